@@ -1,0 +1,15 @@
+"""Where receipts go. The core never imports this package; the command line connects the two."""
+
+from typing import Protocol
+
+from receipt_trace.receipt import Receipt
+
+
+class Exporter(Protocol):
+    """Takes receipts one by one."""
+
+    def export(self, receipt: Receipt) -> None:
+        """Take one receipt. Raises OSError when it could not be written."""
+
+    def close(self) -> None:
+        """Let go of what is open."""

@@ -1,0 +1,5 @@
+"""``python -m receipt_trace`` is the command line."""
+
+from receipt_trace.cli import main
+
+raise SystemExit(main())

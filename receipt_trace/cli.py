@@ -1,0 +1,268 @@
+"""The command line: arguments in, exit code out. Each command loads only what it needs."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn
+
+from receipt_trace import __version__
+from receipt_trace.errors import ReceiptTraceError, UsageError
+
+_EXIT_CODES = """\
+exit codes:
+  0 fine   64 bad usage or configuration   69 nothing could be observed
+  70 our own fault   75 ended because of a wait   77 permission denied
+"""
+
+_RUN = """\
+Run a command with an input that stays open, pass its output through unchanged, and
+write a receipt when it waits for input that nobody gives.
+
+The command gets a session of its own. Under `tty` it gets a terminal of its own (of
+the size of the caller's, or 80x24); what a person types at the caller's terminal is
+passed on unread. Under `pipe` its input is a pipe that stays open: what comes on the
+caller's input is passed on, and so is its end once something came; an input closed
+from the start (</dev/null) is nobody, and the command's stays open. Under `null` its
+input is closed.
+
+Nothing is ever signalled, unless --on-wait interrupt or --timeout asks for it.
+Signals sent to receipt-trace (INT, TERM, QUIT, HUP, TSTP, CONT, WINCH) are handed on. If
+receipt-trace itself is killed, the command is hung up on (SIGHUP, and the end of its
+input), as when a terminal window is closed. When the command ends, receipt-trace ends; what
+it left in the background goes on.
+"""
+_RUN_END = """\
+exit status:
+  that of the command (128+N for signal N); 75 when --on-wait interrupt ended it, 124
+  when --timeout did, 126 when it cannot be executed, 127 when it is not found, 64 for
+  bad usage
+
+examples:
+  receipt-trace run -- apt-get remove nano
+  receipt-trace run --wiring tty --on-wait interrupt -- git rebase -i HEAD~3
+  receipt-trace run --receipts fd:3 -- make deploy 3>receipts.jsonl
+"""
+
+_WATCH = """\
+Watch the tool calls of every agent on this host and report the ones that wait for
+input. Reports only: no process is signalled, stopped, traced or written to.
+
+Agents are found by what they are known to look like (`receipt-trace watch --agents`
+lists them). Anybody can mark a tool call: a process with RECEIPT_TRACE=<label> in its
+environment, whose parent has not the same, is the root of one.
+
+With --root or --agent nothing else is followed, unless --all is given too.
+
+Receipts are readable lines on stdout and, with --receipts, JSON Lines; logs go to stderr.
+"""
+_WATCH_END = """\
+examples:
+  receipt-trace watch                               every agent this user may look at
+  receipt-trace watch --receipts /var/log/receipt-trace.jsonl
+  receipt-trace watch --root 4711 --once            one tree, until its first receipt
+  receipt-trace watch --record trace.jsonl          and later: receipt-trace replay trace.jsonl
+  RECEIPT_TRACE=deploy make deploy                  a marked tool call
+"""
+
+_REPLAY = """\
+Run the rule over a trace that `receipt-trace watch --record FILE` wrote, and write the
+receipts it gives: the same ones, with the same ids, as long as the rule is the same.
+"""
+
+_DOCTOR = """\
+Tell what this host allows, what is used instead where it does not, and how to get more.
+Exits with 69 when nothing could be observed at all.
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, with our exit code and a next step in every complaint."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}\ntry: {self.prog} --help")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    parser = _Parser(
+        prog="receipt-trace",
+        description="See from the kernel that a command waits for input nobody gives.",
+        epilog=_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"receipt-trace {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
+    _add_run(commands)
+    _add_watch(commands)
+    _add_replay(commands)
+    _add_doctor(commands)
+    return parser
+
+
+def _command(
+    commands: "argparse._SubParsersAction[_Parser]", name: str, summary: str, text: str, end: str
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(
+        name,
+        help=summary,
+        description=text,
+        epilog=end,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(handler=f"receipt_trace.commands.{name}")
+    return parser
+
+
+def _add_run(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    parser = _command(commands, "run", "run one command under observation", _RUN, _RUN_END)
+    parser.usage = "receipt-trace run [OPTION…] [--] COMMAND [ARG…]"
+    parser.add_argument(
+        "--wiring",
+        choices=("tty", "pipe", "null"),
+        help="the command's input (default: tty if the caller has a terminal, else pipe)",
+    )
+    parser.add_argument(
+        "--on-wait",
+        choices=("report", "interrupt"),
+        default="report",
+        help="report: only write the receipt (default); interrupt: look once more, then end "
+        "the command's whole tree (SIGINT, SIGTERM, SIGKILL) and exit with 75",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=_seconds,
+        metavar="S",
+        help="end the command after S seconds (SIGTERM, then SIGKILL) and exit with 124",
+    )
+    parser.add_argument(
+        "--receipts",
+        metavar="PATH|-|fd:N",
+        help="write receipts there as JSON Lines, and nothing to stderr",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="write receipts to stderr as JSON Lines"
+    )
+    parser.add_argument("--label", help="name this tool call in its receipts (tree.label)")
+    _add_source(parser)
+    parser.add_argument(
+        "argv",
+        nargs=argparse.REMAINDER,
+        metavar="COMMAND [ARG…]",
+        help="the command and its arguments",
+    )
+
+
+def _add_watch(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    parser = _command(commands, "watch", "watch every agent on this host", _WATCH, _WATCH_END)
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="configuration (default: /etc/receipt-trace/config.toml if it exists)",
+    )
+    parser.add_argument(
+        "--root",
+        type=_pid,
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="PID",
+        help="follow the tree of this process",
+    )
+    parser.add_argument(
+        "--agent",
+        type=_pid,
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="PID",
+        help="this process is a harness: each child of it is a tool call",
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="with --root or --agent: every agent that is found, too"
+    )
+    parser.add_argument("--receipts", metavar="PATH|-|fd:N", help="also write JSON Lines there")
+    parser.add_argument(
+        "--json", action="store_true", help="JSON Lines on stdout instead of readable lines"
+    )
+    parser.add_argument(
+        "--record",
+        metavar="FILE",
+        help="write everything that was observed, for `receipt-trace replay`",
+    )
+    parser.add_argument("--once", action="store_true", help="end after the first receipt")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="check the configuration and what the host allows, then exit",
+    )
+    parser.add_argument(
+        "--agents", action="store_true", help="list the agents that are known, then exit"
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="log every tree and agent")
+    _add_source(parser)
+
+
+def _add_replay(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    parser = _command(commands, "replay", "run the rule over a recorded trace", _REPLAY, "")
+    parser.add_argument("file", metavar="FILE", help="what `watch --record` wrote, - for stdin")
+    parser.add_argument("--text", action="store_true", help="readable lines instead of JSON Lines")
+
+
+def _add_doctor(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    parser = _command(commands, "doctor", "what this host allows", _DOCTOR, "")
+    parser.add_argument("--json", action="store_true", help="the same as one JSON object")
+
+
+def _add_source(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--source",
+        choices=("auto", "procfs"),
+        default="auto",
+        help="where observations come from (auto: the best this host allows; "
+        "this version has one, procfs)",
+    )
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return value
+
+
+def _pid(text: str) -> int:
+    if not text.isdigit() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a process number")
+    return int(text)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code. Never raises for a person's mistake."""
+    parser = build_parser()
+    try:
+        options = parser.parse_args(argv)
+        if options.command is None:
+            raise UsageError(
+                "no command was given; expected one of run, watch, replay, doctor\n"
+                "try: receipt-trace --help"
+            )
+        code: int = import_module(options.handler).main(options)
+        return code
+    except ReceiptTraceError as error:
+        lines = str(error).splitlines()
+        print("\n".join(f"receipt-trace: {_safe(line)}" for line in lines), file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        return 141  # 128 + SIGPIPE: whoever read our output is gone
+    except KeyboardInterrupt:
+        return 130
+
+
+def _safe(text: str) -> str:
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,0 +1,47 @@
+"""The physical constants, each with its unit and its reason.
+
+Everything that decides *when* something is believed stands here, so that the
+rule, the sources and the documentation cannot disagree about it.
+"""
+
+from typing import Final
+
+NS: Final = 1_000_000_000
+"""Nanoseconds in a second: every time inside the package is an ``int`` of these."""
+
+SAMPLE_PERIOD_NS: Final = 100_000_000
+"""Time between two samples of a tree. Ten samples fit into one quiet time, so a
+single late sample (a busy host) does not decide anything."""
+
+QUIET_NS: Final = 1_000_000_000
+"""How long a candidate must stay one, without output, before it is a wait.
+Shorter catches programs between two steps; longer costs the agent time."""
+
+MAX_CPU_TICKS: Final = 5
+"""CPU time the whole tree may use within the quiet time, in ticks. Redrawing a
+cursor or waking on a timer stays below it, work does not."""
+
+TICK_MS: Final = 10
+"""Length of one tick in milliseconds (``USER_HZ`` is 100 on every Linux ABI)."""
+
+LAPSE_NS: Final = 250_000_000
+"""How long a thread may be seen *running* inside a wait before the wait is
+broken: two samples and some jitter. A loop that re-enters its call every 100 ms
+is caught on the processor now and then."""
+
+PROMPT_BYTES: Final = 2048
+"""Longest prompt in a receipt, in UTF-8 bytes."""
+
+OUTPUT_TAIL_BYTES: Final = 64 * 1024
+"""How much of the latest output is kept for the prompt. A full-screen program
+redraws a large terminal in well under this."""
+
+ARGV_BYTES: Final = 4096
+"""Longest command line in a receipt, in bytes; the rest is cut and said to be."""
+
+POLL_SET_MAX: Final = 4096
+"""Largest poll or select set that is read from a process. A larger one is
+*unknown*, which never becomes a receipt."""
+
+INTERRUPT_GRACE_NS: Final = (("SIGINT", 2 * NS), ("SIGTERM", 2 * NS), ("SIGKILL", 1 * NS))
+"""``--on-wait interrupt``: the signals in order, and how long the tree has after each."""

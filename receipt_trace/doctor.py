@@ -1,0 +1,213 @@
+"""What this host allows: each thing the product rests on, tried out, with what to do about it."""
+
+import ctypes
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from receipt_trace.sources import calls
+
+_ROOT: Final = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding. ``state`` is yes, partly or no; ``instead`` what is done without it."""
+
+    what: str
+    state: str
+    seen: str
+    instead: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All findings, and the source that follows from them."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def usable(self) -> bool:
+        """Whether anything can be observed at all."""
+        return self.reason is None
+
+    @property
+    def reason(self) -> str | None:
+        """Why nothing can be observed."""
+        vital = [c for c in self.checks if c.what in _VITAL and c.state == "no"]
+        return f"{vital[0].what}: {vital[0].seen}" if vital else None
+
+    @property
+    def source(self) -> str | None:
+        """The source that ``auto`` takes."""
+        return "procfs" if self.usable else None
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """What cannot be seen, in a line each."""
+        return tuple(f"{c.what}: {c.seen}" for c in self.checks if c.state != "yes")
+
+    def to_dict(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {
+            "usable": self.usable,
+            "source": self.source,
+            "checks": [asdict(c) for c in self.checks],
+        }
+
+
+def examine(root: Path = _ROOT) -> Report:
+    """Try everything out. Takes a few milliseconds, changes nothing."""
+    return Report(tuple(check(root) for check in _CHECKS))
+
+
+def _machine(_root: Path) -> Check:
+    machine = calls.machine()
+    known = machine in calls.NUMBERS
+    return Check(
+        "system call numbers",
+        "yes" if known else "no",
+        f"{machine}, Linux {os.uname().release}" if known else f"those of {machine} are not known",
+        "nothing: what a thread is blocked in cannot be told",
+        f"run on one of {', '.join(calls.NUMBERS)}",
+    )
+
+
+def _own(root: Path) -> Check:
+    try:
+        line = (root / "self/syscall").read_bytes()
+        table = os.listdir(root / "self/fd")
+    except OSError as error:
+        return Check(
+            "blocked calls in /proc", "no",
+            f"/proc/self/syscall cannot be read ({error.strerror}); expected the call a thread is in",
+            "nothing", "mount /proc, on a kernel with CONFIG_HAVE_ARCH_TRACEHOOK: mount -t proc proc /proc",
+        )  # fmt: skip
+    return Check(
+        "blocked calls in /proc", "yes", f"{len(line.split())} fields, {len(table)} descriptors"
+    )
+
+
+def _others(root: Path) -> Check:
+    what = "other users' processes"
+    if os.geteuid() == 0:
+        try:
+            (root / "1/syscall").read_bytes()
+            os.readlink(root / "1/exe")
+        except PermissionError:
+            return Check(
+                what,
+                "partly",
+                "root without CAP_SYS_PTRACE may not look into them",
+                "what they wait for stays unknown; it never becomes a receipt",
+                "give the service CAP_SYS_PTRACE",
+            )
+        except OSError:
+            pass
+        return Check(what, "yes", "root may look into every process")
+    return Check(
+        what, "partly", f"uid {os.geteuid()} may look into its own processes only",
+        "`run` judges a set-uid program by its own terminal; `watch` counts it as blind",
+        "run as root: sudo receipt-trace watch",
+    )  # fmt: skip
+
+
+def _yama(root: Path) -> Check:
+    what = "own processes that are not children"
+    try:
+        scope = int((root / "sys/kernel/yama/ptrace_scope").read_text())
+    except (OSError, ValueError):
+        return Check(what, "yes", "no restriction (Yama is not there)")
+    if scope == 0 or (os.geteuid() == 0 and scope < 3):
+        return Check(what, "yes", f"no restriction for this user (ptrace_scope {scope})")
+    return Check(
+        what, "partly", f"ptrace_scope is {scope}: only descendants may be looked into",
+        "`run` works on what it starts; `watch` is blind to the rest",
+        "run as root, or: sysctl kernel.yama.ptrace_scope=0",
+    )  # fmt: skip
+
+
+def _events(_root: Path) -> Check:
+    from receipt_trace.sources.connector import Connector  # noqa: PLC0415
+
+    what = "process events"
+    try:
+        Connector().close()
+    except OSError as error:
+        return Check(
+            what, "partly", f"the connector is refused ({error.strerror})",
+            "everybody is looked at once a second, every tree ten times a second; a process "
+            "that lives shorter than that can leave its tree unseen",
+            "CAP_NET_ADMIN, a kernel with CONFIG_PROC_EVENTS, the host's network namespace",
+        )  # fmt: skip
+    return Check(what, "yes", "fork, exec and exit arrive from the kernel")
+
+
+def _sched(root: Path) -> Check:
+    what = "run counters"
+    try:
+        fields = (root / "self/schedstat").read_bytes().split()
+    except OSError as error:
+        return Check(
+            what,
+            "partly",
+            f"/proc/PID/schedstat is not there ({error.strerror})",
+            "every thread is looked at in every sample: more CPU",
+            "a kernel with CONFIG_SCHED_INFO",
+        )
+    return Check(what, "yes", f"schedstat has {len(fields)} fields")
+
+
+def _children(root: Path) -> Check:
+    what = "lists of children"
+    if (root / f"self/task/{os.getpid()}/children").exists():
+        return Check(what, "yes", "/proc/PID/task/TID/children is there")
+    return Check(
+        what,
+        "partly",
+        "the kernel does not list them",
+        "the parent of every process is asked: more CPU",
+        "a kernel with CONFIG_PROC_CHILDREN",
+    )
+
+
+def _sockets(_root: Path) -> Check:
+    what = "ends of unix sockets"
+    netlink_sock_diag = 4
+    try:
+        socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, netlink_sock_diag).close()
+    except OSError as error:
+        return Check(
+            what,
+            "partly",
+            f"socket diagnostics are refused ({error.strerror})",
+            "a socket given as standard input (Node does) counts as somebody else's",
+            "a kernel with CONFIG_UNIX_DIAG: modprobe unix_diag",
+        )
+    return Check(what, "yes", "socket diagnostics answer")
+
+
+def _setuid(_root: Path) -> Check:
+    what = "set-uid programs below `run`"
+    pr_get_no_new_privs = 39
+    if os.geteuid() == 0:
+        return Check(what, "yes", "root may look into them")
+    if ctypes.CDLL(None).prctl(pr_get_no_new_privs, 0, 0, 0, 0) == 1:
+        return Check(what, "yes", "none can be started here (no_new_privs)")
+    return Check(
+        what,
+        "partly",
+        "sudo, su and passwd may not be looked into",
+        "their own terminal decides (grade `terminal`): echo off, or an unfinished line",
+        "run as root",
+    )
+
+
+_CHECKS: Final[tuple[Callable[[Path], Check], ...]] = (
+    _machine, _own, _others, _yama, _setuid, _events, _sched, _children, _sockets,
+)  # fmt: skip
+_VITAL: Final = frozenset({"system call numbers", "blocked calls in /proc"})

@@ -1,0 +1,279 @@
+"""What a source sees: plain values, the same whatever the source is.
+
+Everything below a :class:`Forest` is a picture of one moment. Nothing here
+reads a clock, a file or the kernel, so that a source, a recorded trace and a
+test can all make these values.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class ProcessId(NamedTuple):
+    """A process, beyond the reuse of its number.
+
+    ``start`` is the start time in clock ticks since boot (field 22 of
+    ``/proc/PID/stat``, proc_pid_stat(5)).
+    """
+
+    pid: int
+    start: int
+
+
+class FileKind(StrEnum):
+    """What an open descriptor refers to, as far as waiting on it is concerned."""
+
+    TTY = "tty"  # the slave side of a pseudo-terminal, or a real terminal
+    PTMX = "ptmx"  # the master side of a pseudo-terminal
+    PIPE = "pipe"  # anonymous pipe or named fifo
+    UNIX = "unix"  # a unix-domain socket
+    EVENT = "event"  # eventfd, timerfd, signalfd: made ready by the tree's own doing
+    EPOLL = "epoll"
+    PIDFD = "pidfd"
+    FILE = "file"  # regular file or directory: always ready
+    NULL = "null"  # /dev/null and its like: always ready
+    OUTSIDE = "outside"  # network sockets, inotify, devices: anybody can make them ready
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    """One open descriptor.
+
+    ``key`` names the object behind it (``pts:3``, ``pipe:4711``): two descriptors
+    with the same key share one object, and a master has the key of its slave.
+    ``peer`` is the key of the other end of a unix socket, where known.
+    """
+
+    fd: int
+    kind: FileKind
+    key: str
+    target: str
+    readable: bool = True
+    writable: bool = True
+    peer: str | None = None
+
+
+class Activity(StrEnum):
+    """What one thread does at the moment of the picture."""
+
+    INPUT = "input"  # blocked in a call of the input family
+    PARKED = "parked"  # waits for its own tree: a child, a lock, a stopped process
+    ACTIVE = "active"  # anything else: runs, sleeps on a timer, writes
+    UNKNOWN = "unknown"  # the kernel does not let us see
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An input-family system call a thread is blocked in.
+
+    ``fds`` are the descriptors it waits to *read*; ``None`` where the set cannot
+    be known. ``timeout`` is in seconds, ``None`` for none. ``multiplexed`` tells
+    poll, select and epoll from a plain read.
+    """
+
+    name: str
+    fds: tuple[int, ...] | None
+    timeout: float | None = None
+    multiplexed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """One thread: what it does, and how often it got a processor (``None``: unknown)."""
+
+    tid: int
+    activity: Activity
+    call: Call | None = None
+    runs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process of a tree at one moment.
+
+    ``descriptors`` is ``None`` where they may not be seen. ``ignored`` and ``caught`` are
+    signal masks (bit N-1 for signal N, proc_pid_status(5)). ``guest`` marks a process that is
+    not in the tree and reads the tree's terminal (a pinentry below gpg-agent).
+    """
+
+    id: ProcessId
+    ppid: int
+    comm: str
+    group: int
+    session: int
+    state: str = "S"
+    terminal: str | None = None
+    foreground: int = -1
+    threads: tuple[Thread, ...] = ()
+    descriptors: Mapping[int, Descriptor] | None = field(default_factory=dict)
+    ignored: int = 0
+    caught: int = 0
+    guest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Console:
+    """The terminal a wrapper itself holds: what is known of it without looking into anybody.
+
+    ``unterminated``: the last line on it is not empty and not ended.
+    """
+
+    key: str
+    target: str
+    canonical: bool
+    echo: bool
+    foreground: int
+    unterminated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Forest:
+    """Everything that decides who waits for input, at one moment.
+
+    ``inputs`` are the keys of what the root was given to read. ``fed`` are those
+    of them from which the root has already taken input and which owe no answer:
+    a server between two requests.
+    """
+
+    root: ProcessId
+    processes: Mapping[int, Process]
+    inputs: frozenset[str] = frozenset()
+    fed: frozenset[str] = frozenset()
+    console: Console | None = None
+
+
+class WaiterKey(NamedTuple):
+    """Identity of a wait: the thread, and the object it wants input from."""
+
+    pid: int
+    start: int
+    tid: int
+    input: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """A thread that waits for input which the harness holds (or which nobody can give).
+
+    ``grade`` is the evidence: ``kernel``, ``syscall`` or ``terminal``. ``consumed``
+    is a mark that moves when the thread takes input; ``None`` if unknown. ``relays``
+    are the programs that only pass the input on, outermost first.
+    """
+
+    key: WaiterKey
+    comm: str
+    wiring: str  # "tty", "pipe" or "socket"
+    fd: int
+    target: str
+    syscall: str
+    wait_set: tuple[str, ...] = ()
+    timeout: float | None = None
+    relays: tuple[str, ...] = ()
+    dead: bool = False
+    grade: str = "syscall"
+    consumed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a process of the tree ended: its wait status is known or it is just gone."""
+
+    status: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One look at one tree, all that the rule is given.
+
+    ``time`` is CLOCK_MONOTONIC in nanoseconds. ``output`` is a mark that moves
+    with every write to the tree's terminal, stdout or stderr. ``cpu_ticks`` is the
+    CPU time of the whole tree so far. ``running`` holds the threads (pid, start,
+    tid) that were seen on a processor. ``ended`` holds the processes that ended
+    since the last sample. ``answered`` and ``closed`` hold the inputs from which
+    something was taken since then, and those that came to their end. ``suspected`` counts threads that wait for a terminal
+    and, beside it, for a network connection. ``blind`` counts processes that may
+    not be looked into.
+    """
+
+    time: int
+    output: int = 0
+    cpu_ticks: int = 0
+    waiters: tuple[Waiter, ...] = ()
+    running: frozenset[tuple[int, int, int]] = frozenset()
+    ended: Mapping[ProcessId, Ending] = field(default_factory=dict)
+    answered: frozenset[str] = frozenset()
+    closed: frozenset[str] = frozenset()
+    suspected: int = 0
+    blind: int = 0
+    alive: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A process came to be. Threads are not told."""
+
+    parent: int
+    child: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exec:
+    """A process became another program: only now do its name and environment mean anything."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """A whole process ended; ``status`` is a wait status, ``None`` where it is not known."""
+
+    pid: int
+    status: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resync:
+    """Events were lost: whoever keeps state must look for himself."""
+
+
+Lifecycle = Fork | Exec | Exit | Resync
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Who somebody is, as a receipt tells it."""
+
+    comm: str
+    exe: str | None = None
+    argv: tuple[str, ...] = ()
+    cwd: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What is read once, when a wait is confirmed, to word its receipt.
+
+    ``canonical`` and ``echo`` are the terminal's modes (``None``: no terminal, or not
+    readable). ``output`` is the latest output, ``columns`` and ``lines`` the size it was
+    drawn for; ``output_source`` is ``output`` when it passed through us or was read from
+    the file the harness gave, ``none`` when nobody could see it. ``wall`` is CLOCK_REALTIME
+    in nanoseconds. ``busy`` tells that something else happened in the tree before.
+    """
+
+    program: Program
+    root: Program
+    uid: int | None = None
+    cgroup: str | None = None
+    container: str | None = None
+    canonical: bool | None = None
+    echo: bool | None = None
+    output: bytes = b""
+    output_source: str = "none"
+    alternate: bool = False
+    columns: int = 80
+    lines: int = 24
+    terminal_output: bool = False
+    wall: int = 0
+    busy: bool = True

@@ -1,0 +1,607 @@
+"""Running one command under observation: the API behind ``receipt-trace run``.
+
+    result = receipt_trace.run(["rm", "-i", "notes"])
+    with receipt_trace.Run(["rm", "-i", "notes"]) as command:
+        for receipt in command:      # as they happen
+            ...
+
+The command is started before anything else is loaded, so that a short one costs
+little more than itself.
+"""
+
+import contextlib
+import fcntl
+import os
+import selectors
+import signal
+import struct
+import termios
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal, Self
+
+from receipt_trace import terminal
+from receipt_trace.constants import INTERRUPT_GRACE_NS, NS, SAMPLE_PERIOD_NS
+from receipt_trace.errors import EXIT_TIMEOUT, EXIT_WAIT, UsageError
+from receipt_trace.screen import Output
+from receipt_trace.wiring import Wiring, adopt_orphans, spawn
+
+if TYPE_CHECKING:
+    from receipt_trace.observation import Console, Context, Waiter
+    from receipt_trace.receipt import Receipt
+    from receipt_trace.tracer import Tracer
+    from receipt_trace.trees import Tree
+
+_CHUNK: Final = 65536
+_DRAIN_S: Final = 0.05  # the kernel hands the last output of a terminal on from a work queue
+_REAP_S: Final = 0.05  # how often to look for the end where there is no pidfd
+
+Sink = Callable[[int, bytes], None]
+"""(stream, bytes): where output is passed on to. Stream 1 is stdout, 2 is stderr."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of a command.
+
+    ``returncode`` as a shell tells it: the exit status, 128+N for signal N; 75 when a
+    wait ended it (``on_wait="interrupt"``), 124 when the time was up. ``output`` is
+    stdout and stderr in the order they came. ``receipts`` are all records, waits and
+    their resolutions.
+    """
+
+    returncode: int
+    output: bytes
+    receipts: tuple["Receipt", ...]
+    survivors: tuple[int, ...] = field(default=())
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    wiring: Wiring | Literal["tty", "pipe", "null"] = "pipe",
+    on_wait: Literal["report", "interrupt"] = "report",
+    timeout: float | None = None,
+    input: bytes | None = None,  # noqa: A002  (as in subprocess.run)
+    cwd: str | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Result:
+    """Run a command to its end and return what became of it.
+
+    With ``on_wait="report"`` nothing is ever signalled: a command that waits is waited
+    for, unless ``timeout`` (seconds) ends it. ``input`` is given to the command; without
+    it nobody answers. Raises what :func:`receipt_trace.wiring.spawn` raises.
+    """
+    given = None
+    if input is not None:
+        given, writer = os.pipe()
+        _write_behind(writer, input)
+    try:
+        command = Run(
+            argv, wiring=wiring, on_wait=on_wait, timeout=timeout, stdin=given, cwd=cwd, env=env
+        )
+        with command:
+            receipts = tuple(command)
+            return Result(command.returncode, bytes(command.captured), receipts, command.survivors)
+    finally:
+        if given is not None:
+            os.close(given)
+
+
+def _write_behind(writer: int, data: bytes) -> None:
+    """Write all of it into a pipe without waiting for its reader."""
+    import threading  # noqa: PLC0415  (only when input is given)
+
+    def write() -> None:
+        with contextlib.suppress(OSError), open(writer, "wb", buffering=0) as pipe:
+            view = memoryview(data)
+            while view:
+                view = view[pipe.write(view) :]
+
+    threading.Thread(target=write, daemon=True).start()
+
+
+class Run:
+    """A command under observation; iterating gives its receipts as they happen.
+
+    ``stdin`` is a descriptor whose bytes are passed on to the command, unread by us.
+    Its end is passed on too, once something came; an input that is closed from the
+    start is nobody, and leaves the command with an open one. ``sink`` gets the output
+    instead of ``captured``. ``adopt`` makes this *process* adopt the command's orphans
+    (the command line does; a host application that reaps its own children should not).
+
+    Use it as a context manager: leaving it ends the command if it still runs.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        wiring: Wiring | Literal["tty", "pipe", "null"] = "pipe",
+        on_wait: Literal["report", "interrupt"] = "report",
+        timeout: float | None = None,
+        stdin: int | None = None,
+        sink: Sink | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        size: tuple[int, int] = (80, 24),
+        adopt: bool = False,
+        label: str | None = None,
+    ) -> None:
+        if timeout is not None and not timeout > 0:
+            raise UsageError(f"timeout is {timeout}; expected seconds above 0")
+        if adopt:
+            adopt_orphans()
+        self.captured = bytearray()
+        self.output = Output()
+        self.survivors: tuple[int, ...] = ()
+        self.on_tick: Callable[[], None] | None = None
+        self._sink: Sink = sink or (lambda _stream, data: self.captured.extend(data))
+        self._on_wait, self._adopt, self._label = on_wait, adopt, label
+        self._size = size
+        self._selector = selectors.DefaultSelector()
+        self._child = spawn(argv, Wiring(wiring), cwd=cwd, env=env, size=size, dies_with_us=adopt)
+        self._started = time.monotonic_ns()
+        self._deadline = None if timeout is None else self._started + int(timeout * NS)
+        self._receipts: deque[Receipt] = deque()
+        self._tracer: Tracer | None = None
+        self._tree: Tree | None = None
+        self._next_sample = self._started + SAMPLE_PERIOD_NS
+        self._status: int | None = None
+        self._ending: _Ending | None = None
+        self._forwarded = 0
+        self._pending = b""
+        self._stdin = stdin if self._child.input is not None else None
+        for fd in self._child.outputs:
+            self._selector.register(fd, selectors.EVENT_READ, self._relay)
+        self._pidfd = self._open_pidfd()
+        if self._stdin is not None:
+            try:
+                self._selector.register(self._stdin, selectors.EVENT_READ, self._forward)
+            except PermissionError:  # a regular file: always ready, so epoll will not have it
+                self._feed_file(self._stdin)
+
+    # -- what a caller sees ------------------------------------------------------------
+
+    @property
+    def pid(self) -> int:
+        """Process number of the command."""
+        return self._child.pid
+
+    @property
+    def master(self) -> int | None:
+        """Our side of the command's terminal (``None``: it has none)."""
+        return self._child.master
+
+    @property
+    def returncode(self) -> int:
+        """How it ended, as in :class:`Result`; raises while it runs."""
+        if self._status is None:
+            raise RuntimeError("the command still runs; iterate over it to its end first")
+        if self._ending is not None:
+            return self._ending.returncode
+        from receipt_trace.receipt import exit_status  # noqa: PLC0415
+
+        return exit_status(self._status)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator["Receipt"]:
+        while self._status is None:
+            self._turn()
+            yield from self._take()
+        self._finish()
+        yield from self._take()
+
+    def close(self) -> None:
+        """End the command if it still runs, and let go of everything."""
+        if self._status is None:
+            self._end(EXIT_WAIT, (("SIGKILL", NS),))
+            while self._status is None and not (self._ending and self._ending.given_up):
+                self._turn()
+        self._child.close()
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+        self._selector.close()
+        if self._tracer is not None and self._tree is not None:
+            self._tracer.stop(self._tree, time.monotonic_ns())
+            self._tracer = None
+
+    def watch(self, fd: int, callback: Callable[[], None]) -> None:
+        """Call back whenever a descriptor of the caller is readable (signals, for one)."""
+        self._selector.register(fd, selectors.EVENT_READ, lambda _fd: callback())
+
+    def signal_foreground(self, number: int) -> None:
+        """Hand a signal on to the foreground of the command's terminal, else to its group."""
+        group = self.pid
+        if self._child.master is not None:
+            with contextlib.suppress(OSError):
+                group = os.tcgetpgrp(self._child.master) or group
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, number)
+
+    def signal_members(self, number: int) -> None:
+        """Send a signal to every process of the tree."""
+        self._scan()
+        for pid in self._members():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+
+    def resize(self, columns: int, lines: int) -> None:
+        """Give the command's terminal another size."""
+        self._size = (columns, lines)
+        if self._child.master is not None:
+            terminal.resize(self._child.master, columns, lines)
+
+    # -- one turn of the loop ----------------------------------------------------------
+
+    def _turn(self) -> None:
+        now = time.monotonic_ns()
+        wake = min(
+            t for t in (self._next_sample, self._deadline, self._ending and self._ending.at) if t
+        )
+        if self._pidfd is None:
+            wake = min(wake, now + int(_REAP_S * NS))
+        for key, _ in self._selector.select(max(0, wake - now) / NS):
+            key.data(key.fd)
+        if self._pidfd is None:
+            self._reap(-1)
+        now = time.monotonic_ns()
+        if self._status is None and self._deadline is not None and now >= self._deadline:
+            self._deadline = None
+            self._end(EXIT_TIMEOUT, INTERRUPT_GRACE_NS[1:])
+        if self._ending is not None:
+            self._press(self._ending, now)
+        elif self._status is None and now >= self._next_sample:
+            self._sample(now)
+
+    def _relay(self, fd: int) -> None:
+        """Pass output on, and keep the end of it."""
+        try:
+            data = os.read(fd, _CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:  # EIO: the other side of the terminal is closed
+            data = b""
+        if not data:
+            self._selector.unregister(fd)
+            if fd != self._child.master:
+                os.close(fd)
+                del self._child.outputs[fd]
+            return
+        self.output.feed(data)
+        try:
+            self._sink(self._child.outputs[fd], data)
+        except BrokenPipeError:
+            self._broken(fd)
+
+    def _broken(self, fd: int) -> None:
+        """Nobody reads our output any more: let the command find out as it would without us."""
+        self._selector.unregister(fd)
+        if fd == self._child.master:
+            self._stop_forwarding()
+            self._child.input = self._child.master = None
+        os.close(fd)
+        del self._child.outputs[fd]
+
+    def _forward(self, fd: int) -> None:
+        """Pass input on. It is copied, never looked at."""
+        if self._pending:
+            return
+        try:
+            data = os.read(fd, _CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self._feed(data)
+            return
+        self._stop_forwarding()
+        if self._forwarded and self._child.master is None:
+            self._child.close_input()
+        elif self._forwarded and self._child.master is not None:
+            self._feed(_end_of_file(self._child.master))
+
+    def _feed(self, data: bytes) -> None:
+        if self._child.input is None:
+            return
+        try:
+            written = os.write(self._child.input, data)
+        except BlockingIOError:
+            written = 0
+        except OSError:  # the command closed its input
+            self._stop_forwarding()
+            return
+        self._forwarded += written
+        if written < len(data):
+            self._hold_back(data[written:])
+
+    def _hold_back(self, rest: bytes) -> None:
+        """The command reads slower than we are given: wait until there is room."""
+        waiting = bool(self._pending)
+        self._pending = rest
+        if waiting or self._child.input is None:
+            return
+        if self._stdin is not None and self._stdin in self._selector.get_map():
+            self._selector.unregister(self._stdin)
+        if self._child.input == self._child.master:
+            return  # tried again with every sample
+        self._selector.register(self._child.input, selectors.EVENT_WRITE, lambda _fd: self._retry())
+
+    def _retry(self) -> None:
+        data, self._pending = self._pending, b""
+        if self._child.input is None:
+            return
+        with contextlib.suppress(KeyError, ValueError):
+            if self._child.input != self._child.master:
+                self._selector.unregister(self._child.input)
+        self._feed(data)
+        if not self._pending and self._stdin is not None:
+            try:
+                self._selector.register(self._stdin, selectors.EVENT_READ, self._forward)
+            except PermissionError:
+                self._feed_file(self._stdin)
+            except KeyError:
+                pass
+
+    def _feed_file(self, fd: int) -> None:
+        """A regular file as our input: give as much as there is room for."""
+        while not self._pending and self._stdin is not None:
+            self._forward(fd)
+
+    def _stop_forwarding(self) -> None:
+        if self._stdin is not None:
+            with contextlib.suppress(KeyError, ValueError):
+                self._selector.unregister(self._stdin)
+            self._stdin = None
+
+    # -- observation -------------------------------------------------------------------
+
+    def _sample(self, now: int) -> None:
+        tracer, tree = self._observer()
+        if self.on_tick is not None:
+            self.on_tick()
+        if self._pending and self._child.master is not None:
+            self._retry()
+        self._scan()
+        key = self._child.key
+        self._next_sample = tracer.step(
+            tree,
+            now,
+            output=self.output.total,
+            console=self._console() if tracer.counts()[1] else None,
+            given=self._forwarded,
+            fed=frozenset((key,)) if self._is_fed() else frozenset(),
+        )
+        if (
+            self._on_wait == "interrupt"
+            and tracer.waits(tree)
+            and tracer.still(tree, now, self._forwarded)
+        ):
+            self._end(EXIT_WAIT, INTERRUPT_GRACE_NS)
+
+    def _observer(self) -> tuple["Tracer", "Tree"]:
+        if self._tracer is None or self._tree is None:
+            from receipt_trace.observation import ProcessId  # noqa: PLC0415
+            from receipt_trace.sources import proc  # noqa: PLC0415
+            from receipt_trace.sources.procfs import Procfs  # noqa: PLC0415
+            from receipt_trace.tracer import Tracer, open_limit, this_host  # noqa: PLC0415
+            from receipt_trace.trees import Tree  # noqa: PLC0415
+
+            open_limit()
+            source = Procfs()
+            self._root = source.root
+            start = proc.stat(self._root, self.pid).start
+            self._tree = Tree(ProcessId(self.pid, start), parent=os.getpid(), label=self._label)
+            self._tracer = Tracer(
+                source, this_host(), self._receipts.append, self._context, time.time_ns
+            )
+            self._tracer.follow(self._tree)
+        return self._tracer, self._tree
+
+    def _scan(self) -> None:
+        """Who was born below the command, and who came back to us as an orphan."""
+        if self._tree is None:
+            return
+        from receipt_trace.sources import scan  # noqa: PLC0415
+
+        members = self._tree.members
+        parents = [os.getpid(), *members] if self._adopt else list(members)
+        for _, child in scan.below(self._root, parents, [*members, os.getpid()]):
+            members[child] = None
+            self._tree.born += 1
+        if self._adopt:
+            self._reap_orphans()
+
+    def _reap_orphans(self) -> None:
+        """Orphans that ended are ours to bury."""
+        from receipt_trace.observation import Ending  # noqa: PLC0415
+
+        assert self._tree is not None
+        for pid, identity in list(self._tree.members.items()):
+            if pid == self.pid:
+                continue
+            with contextlib.suppress(ChildProcessError):
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if ended and identity is not None:
+                    self._tree.ended[identity] = Ending(status)
+            if not os.path.exists(f"{self._root}/{pid}"):
+                del self._tree.members[pid]
+
+    def _console(self) -> "Console | None":
+        master = self._child.master
+        modes = terminal.modes(master) if master is not None else None
+        if master is None or modes is None:
+            return None
+        from receipt_trace.observation import Console  # noqa: PLC0415
+
+        try:
+            foreground = os.tcgetpgrp(master)
+        except OSError:
+            return None
+        return Console(
+            self._child.key,
+            self._child.target,
+            modes.canonical,
+            modes.echo,
+            foreground,
+            self.output.unterminated,
+        )
+
+    def _is_fed(self) -> bool:
+        """The command took all it was given and owes no answer: a server between two requests."""
+        if not self._forwarded or self._child.input is None or self._child.master is not None:
+            return False
+        unread = struct.unpack("i", fcntl.ioctl(self._child.input, termios.FIONREAD, bytes(4)))[0]
+        return not unread and not self._pending and not self.output.unterminated
+
+    def _context(self, tree: "Tree", waiter: "Waiter") -> "Context":
+        from dataclasses import replace  # noqa: PLC0415
+
+        from receipt_trace.sources.context import read_context  # noqa: PLC0415
+
+        context = read_context(self._root, tree, waiter, time.time_ns())
+        on_terminal = self._child.master is not None
+        console = self._console()
+        if console is not None and (waiter.key.input == self._child.key or waiter.fd < 0):
+            context = replace(context, canonical=console.canonical, echo=console.echo)
+        return replace(
+            context,
+            output=self.output.tail,
+            output_source="output",
+            alternate=self.output.alternate,
+            terminal_output=on_terminal,
+            columns=self._size[0],
+            lines=self._size[1],
+        )
+
+    def _take(self) -> Iterator["Receipt"]:
+        while self._receipts:
+            yield self._receipts.popleft()
+
+    # -- the end -----------------------------------------------------------------------
+
+    def _open_pidfd(self) -> int | None:
+        try:
+            fd = os.pidfd_open(self.pid)
+        except OSError:  # before Linux 5.3, or refused by a sandbox: ask again and again
+            return None
+        self._selector.register(fd, selectors.EVENT_READ, self._reap)
+        return fd
+
+    def _reap(self, _fd: int) -> None:
+        """The command itself has ended."""
+        code = self._child.process.poll()
+        if code is None:
+            return
+        self._status = -code if code < 0 else code << 8
+        if self._pidfd is not None:
+            self._selector.unregister(self._pidfd)
+
+    def _end(self, returncode: int, steps: Sequence[tuple[str, int]]) -> None:
+        """Begin to end the tree ourselves."""
+        self._observer()
+        self._ending = _Ending(returncode, deque(steps), time.monotonic_ns())
+
+    def _press(self, ending: "_Ending", now: int) -> None:
+        """Next signal when the time of the last one is over; everything hung up at last."""
+        self._scan()
+        if now < ending.at and self._status is None:
+            return
+        if not ending.steps:
+            if self._status is None and not ending.given_up:
+                ending.given_up = True
+                self._child.close()
+                ending.at = now + NS
+            elif self._status is None:
+                self._status = 0
+            return
+        name, grace = ending.steps.popleft()
+        self.signal_members(getattr(signal, name))
+        ending.at = now + grace
+
+    def _members(self) -> list[int]:
+        members = [] if self._tree is None else list(self._tree.members)
+        return members if self.pid in members or self._status is not None else [self.pid, *members]
+
+    def _finish(self) -> None:
+        """The command ended: the last output, the last look, the last receipts."""
+        quiet = False
+        while not quiet and any(fd in self._selector.get_map() for fd in self._child.outputs):
+            ready = self._selector.select(_DRAIN_S)
+            outputs = [key.fd for key, _ in ready if key.fd in self._child.outputs]
+            for fd in outputs:
+                self._relay(fd)
+            quiet = not outputs
+        if self._tracer is None or self._tree is None:
+            return
+        from receipt_trace.observation import Ending  # noqa: PLC0415
+        from receipt_trace.rule import How  # noqa: PLC0415
+
+        now = time.monotonic_ns()
+        if self._ending is not None:
+            self._end_rest(now)
+            self._tracer.stop(self._tree, now, How.INTERRUPTED)
+        else:
+            self._scan()
+            self._tree.members.pop(self.pid, None)
+            self._tree.ended[self._tree.root] = Ending(self._status)
+            self._tracer.step(self._tree, now, output=self.output.total, given=self._forwarded)
+            self._tracer.stop(self._tree, now)
+        self._tracer = None
+
+    def _end_rest(self, now: int) -> None:
+        """The command is gone; whoever of its tree outlived the signals so far is ended too."""
+        assert self._ending is not None
+        steps = self._ending.steps or deque((("SIGKILL", NS),))
+        while self._alive() and time.monotonic_ns() < now + 3 * NS:
+            if steps:
+                self.signal_members(getattr(signal, steps.popleft()[0]))
+            time.sleep(0.02)  # each step is one bounded look at whether they are gone
+        self.survivors = tuple(self._alive())
+
+    def _alive(self) -> list[int]:
+        self._scan()
+        assert self._tree is not None
+        return [
+            pid
+            for pid in self._tree.members
+            if pid != self.pid and os.path.exists(f"/proc/{pid}") and not _zombie(pid)
+        ]
+
+
+@dataclass(slots=True)
+class _Ending:
+    """We are ending the tree: which signals are left, and when the next one is due."""
+
+    returncode: int
+    steps: deque[tuple[str, int]]
+    at: int
+    given_up: bool = False
+
+
+def _zombie(pid: int) -> bool:
+    from pathlib import Path  # noqa: PLC0415
+
+    from receipt_trace.sources import proc  # noqa: PLC0415
+
+    try:
+        return proc.stat(Path("/proc"), pid).state in "ZX"
+    except (OSError, ValueError):
+        return True
+
+
+def _end_of_file(master: int) -> bytes:
+    """What the terminal takes for the end of input in line mode (VEOF)."""
+    try:
+        return bytes(termios.tcgetattr(master)[6][termios.VEOF])
+    except (termios.error, OSError, TypeError):
+        return b"\x04"

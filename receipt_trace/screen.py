@@ -1,0 +1,151 @@
+"""The question, as a person would see it.
+
+Only what programs print comes here. :class:`Output` keeps the end of it while it
+passes; :func:`read_prompt` draws it on an emulated screen (pyte) and reads the
+screen, because a question may be overwritten, coloured or placed by cursor moves.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from receipt_trace.constants import OUTPUT_TAIL_BYTES, PROMPT_BYTES
+
+# xterm's three ways onto the alternate screen, alone or among other modes (ctlseqs).
+_ALTERNATE: Final = re.compile(rb"\x1b\[\?(?:\d+;)*(?:1049|1047|47)(?:;\d+)*([hl])")
+_SEQUENCE: Final = re.compile(
+    rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])"
+)
+# A full screen is drawn by erasing it and placing the cursor, or by a scroll region.
+_ERASE: Final = re.compile(rb"\x1b(?:c|\[[023]?J)")
+_PLACE: Final = re.compile(rb"\x1b\[(?:\d+;\d+)?[Hf]|\x1b\[\d+d")
+_LONGEST_SWITCH: Final = 32
+_PIPE_COLUMNS: Final = 512  # a pipe has no width; no question is wider
+_PIPE_LINES: Final = 40
+_LINES_ABOVE: Final = 12
+
+
+class Output:
+    """The latest output of a tree, and marks of it.
+
+    ``total`` counts every byte. Memory is bounded by ``OUTPUT_TAIL_BYTES``.
+    """
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.alternate = False
+        self._tail = bytearray()
+        self._carry = b""
+
+    def feed(self, data: bytes) -> None:
+        """Take output as it passes."""
+        self.total += len(data)
+        seen = self._carry + data
+        if b"\x1b[?" in seen:
+            for match in _ALTERNATE.finditer(seen):
+                self.alternate = match[1] == b"h"
+        self._carry = seen[-_LONGEST_SWITCH:]
+        self._tail += data[-OUTPUT_TAIL_BYTES:]
+        if len(self._tail) > 2 * OUTPUT_TAIL_BYTES:
+            del self._tail[:-OUTPUT_TAIL_BYTES]
+
+    @property
+    def tail(self) -> bytes:
+        """The end of the output, at most ``OUTPUT_TAIL_BYTES``."""
+        return bytes(self._tail[-OUTPUT_TAIL_BYTES:])
+
+    @property
+    def unterminated(self) -> bool:
+        """Whether the last line shows something and is not ended: how most questions look."""
+        last = self.tail[-4096:].replace(b"\r\n", b"\n").rpartition(b"\n")[2]
+        return bool(_SEQUENCE.sub(b"", last).rpartition(b"\r")[2].strip())
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What is on the screen where the program asks."""
+
+    text: str
+    truncated: bool
+    drawn: bool  # the program has drawn a full screen
+
+
+def read_prompt(
+    output: bytes, *, terminal: bool, alternate: bool = False, columns: int = 80, lines: int = 24
+) -> Prompt:
+    """Draw the end of the output and read the question off it.
+
+    ``terminal``: it went to a terminal of that size; else to a pipe or a file, where a
+    newline begins a new line by itself (a program that draws a full screen there takes
+    it for 80x24). Never raises, whatever the bytes are.
+    """
+    visible = _visible(output, alternate)
+    drawn = alternate or bool(_ERASE.search(visible) and _PLACE.search(visible))
+    if not terminal and not drawn:
+        columns, lines = _PIPE_COLUMNS, _PIPE_LINES
+    rows, cursor = _draw(visible, terminal, max(2, columns), max(2, lines))
+    top, bottom = (0, len(rows)) if drawn else _paragraph(rows, cursor)
+    joined = _join(rows[top:bottom], columns if terminal else 0)
+    return Prompt(*_cut(joined.strip("\n").rstrip()), drawn)
+
+
+def _visible(output: bytes, alternate: bool) -> bytes:
+    """What belongs to the screen that is shown: the alternate one begins empty, and leaving
+    it brings the other one back as it was.
+    """
+    shown, position, on = [b""], 0, False
+    for match in _ALTERNATE.finditer(output):
+        if not on:
+            shown.append(output[position : match.start()])
+        on = match[1] == b"h"
+        position = match.end()
+    if alternate:
+        return output[position:]
+    return b"".join(shown) + output[position:]
+
+
+def _draw(visible: bytes, terminal: bool, columns: int, lines: int) -> tuple[list[str], int]:
+    """Rows of the screen, and the cursor's row."""
+    import pyte  # noqa: PLC0415  (only a wait needs it)
+    from pyte.modes import LNM  # noqa: PLC0415
+
+    for attempt in (visible, _SEQUENCE.sub(b"", visible).replace(b"\x1b", b"")):
+        screen = pyte.Screen(columns, lines)
+        if not terminal:
+            screen.set_mode(LNM)
+        try:
+            pyte.ByteStream(screen).feed(attempt)
+            return [row.rstrip() for row in screen.display], screen.cursor.y
+        except Exception:  # noqa: BLE001, S112  (hostile sequences; the plain text is next)
+            continue
+    return [], 0
+
+
+def _paragraph(rows: list[str], cursor: int) -> tuple[int, int]:
+    """The lines that belong together around the cursor, or the last ones above it."""
+    line = min(cursor, len(rows) - 1)
+    while line > 0 and not rows[line]:
+        line -= 1
+    top, bottom = line, line + 1
+    while top > 0 and rows[top - 1] and line - top < _LINES_ABOVE:
+        top -= 1
+    while bottom < len(rows) and rows[bottom]:
+        bottom += 1
+    return max(top, 0), max(bottom, 0)
+
+
+def _join(rows: list[str], columns: int) -> str:
+    """Lines as text; a row filled to the edge goes on in the next one."""
+    text = ""
+    for row in rows:
+        text += row if columns and len(row) == columns else row + "\n"
+    return text
+
+
+def _cut(text: str) -> tuple[str, bool]:
+    """The end of the text that fits into a receipt; control characters left over are dropped."""
+    clean = "".join(c for c in text if c == "\n" or c.isprintable())
+    raw = clean.encode("utf-8", "replace")
+    if len(raw) <= PROMPT_BYTES:
+        return raw.decode(), False
+    return raw[-PROMPT_BYTES:].decode("utf-8", "ignore"), True

@@ -1,0 +1,1 @@
+"""Where observations come from. Every source gives the same values (:mod:`receipt_trace.observation`)."""

@@ -1,0 +1,153 @@
+"""Blocked system calls: what ``/proc/PID/task/TID/syscall`` says, decoded.
+
+The numbers are those of arch/x86/entry/syscalls/syscall_64.tbl and
+include/uapi/asm-generic/unistd.h; the arguments are as in the man page of each
+call. The kernel writes a poll or select set back only when the call returns, so
+what lies in the thread's memory while it is blocked is what it waits for.
+"""
+
+import os
+import struct
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from receipt_trace.constants import POLL_SET_MAX
+from receipt_trace.observation import Activity, Call
+
+ReadMemory = Callable[[int, int], bytes]
+"""(address, length) to bytes of the blocked thread; raises OSError where that is refused."""
+EpollMembers = Callable[[int], tuple[int, ...] | None]
+"""The descriptors an epoll set watches for reading; ``None`` where they cannot be known."""
+
+_X86_64: Final = {
+    0: "read", 19: "readv", 45: "recvfrom", 47: "recvmsg", 299: "recvmmsg",
+    7: "poll", 271: "ppoll", 23: "select", 270: "pselect6",
+    232: "epoll_wait", 281: "epoll_pwait", 441: "epoll_pwait2",
+    61: "wait4", 247: "waitid", 202: "futex", 449: "futex_waitv", 219: "restart_syscall",
+}  # fmt: skip
+_AARCH64: Final = {
+    63: "read", 65: "readv", 207: "recvfrom", 212: "recvmsg", 243: "recvmmsg",
+    73: "ppoll", 72: "pselect6", 22: "epoll_pwait", 441: "epoll_pwait2",
+    260: "wait4", 95: "waitid", 98: "futex", 449: "futex_waitv", 128: "restart_syscall",
+}  # fmt: skip
+NUMBERS: Final = {"x86_64": _X86_64, "aarch64": _AARCH64}
+"""System call names by number, by machine (``uname -m``)."""
+
+READS: Final = frozenset({"read", "readv", "recvfrom", "recvmsg", "recvmmsg"})
+_PARKED: Final = frozenset({"wait4", "waitid", "futex", "futex_waitv"})
+
+# include/uapi/asm-generic/poll.h: readable in any way a person's input can be.
+# POLLRDBAND alone is what tail -f and tee use to notice a closed reader.
+_POLL_READ: Final = 0x001 | 0x040
+
+
+class Blocked(NamedTuple):
+    """A parsed line: the call's name (``None``: not one we know) and its arguments."""
+
+    name: str | None
+    args: tuple[int, ...]
+
+
+def machine() -> str:
+    """The machine whose system call numbers apply here."""
+    return os.uname().machine
+
+
+def parse(line: bytes, numbers: dict[int, str]) -> Blocked | None:
+    """Parse one line of ``syscall``: ``None`` when the thread runs.
+
+    A thread blocked outside any call (``-1``, a page fault) is one in no known call.
+    """
+    fields = line.split()
+    if not fields or fields[0] == b"running":
+        return None
+    try:
+        number = int(fields[0])
+        args = tuple(int(f, 16) for f in fields[1:7])
+    except ValueError:
+        return Blocked(None, ())
+    return Blocked(numbers.get(number), args)
+
+
+def activity(blocked: Blocked | None, state: str) -> Activity:
+    """What a thread in that call does; a stopped one can do nothing by itself."""
+    if blocked is None:
+        return Activity.ACTIVE
+    if blocked.name in _PARKED:
+        # A futex(2) wait with a time-out ends by itself; without one somebody must end it.
+        timed = blocked.name.startswith("futex") and blocked.args[3:4] not in ((0,), ())
+        return Activity.ACTIVE if timed else Activity.PARKED
+    if blocked.name in READS or (blocked.name or "").startswith(
+        ("poll", "ppoll", "select", "pselect", "epoll")
+    ):
+        return Activity.INPUT
+    return Activity.PARKED if state in "Tt" else Activity.ACTIVE
+
+
+def wait_set(blocked: Blocked, memory: ReadMemory, epoll: EpollMembers) -> Call:
+    """Decode which descriptors a call of the input family waits to read, and for how long.
+
+    Never raises: what cannot be read makes the set unknown (``fds`` is ``None``).
+    """
+    name, args = blocked.name or "", blocked.args
+    if len(args) < 6:
+        return Call(name, None)
+    try:
+        if name in READS:
+            return Call(name, (_int(args[0]),))
+        if name in ("poll", "ppoll"):
+            return Call(name, _poll_set(args, memory), _poll_timeout(name, args, memory), True)
+        if name in ("select", "pselect6"):
+            return Call(
+                name, _select_set(args, memory), _time(args[4], memory, name == "select"), True
+            )
+        if name.startswith("epoll"):
+            timeout = (
+                _time(args[3], memory, False) if name == "epoll_pwait2" else _milliseconds(args[3])
+            )
+            return Call(name, epoll(_int(args[0])), timeout, True)
+    except (OSError, ValueError, struct.error):
+        pass
+    return Call(name, None, None, name not in READS)
+
+
+def _int(value: int) -> int:
+    """An ``int`` argument: the register's upper half means nothing."""
+    return value & 0xFFFFFFFF
+
+
+def _poll_set(args: tuple[int, ...], memory: ReadMemory) -> tuple[int, ...] | None:
+    count = args[1]
+    if count > POLL_SET_MAX:
+        return None
+    raw = memory(args[0], count * 8) if count else b""
+    entries = struct.iter_unpack("=ihh", raw)
+    return tuple(fd for fd, events, _ in entries if fd >= 0 and events & _POLL_READ)
+
+
+def _poll_timeout(name: str, args: tuple[int, ...], memory: ReadMemory) -> float | None:
+    return _milliseconds(args[2]) if name == "poll" else _time(args[2], memory, False)
+
+
+def _select_set(args: tuple[int, ...], memory: ReadMemory) -> tuple[int, ...] | None:
+    count = _int(args[0])
+    if count > POLL_SET_MAX:
+        return None
+    if not args[1] or not count:
+        return ()
+    words = memory(args[1], (count + 63) // 64 * 8)
+    bits = int.from_bytes(words, "little")
+    return tuple(fd for fd in range(count) if bits >> fd & 1)
+
+
+def _milliseconds(value: int) -> float | None:
+    signed = value & 0xFFFFFFFF
+    return None if signed >= 0x80000000 else signed / 1000
+
+
+def _time(address: int, memory: ReadMemory, micro: bool) -> float | None:
+    """A ``timeval`` or ``timespec`` in memory; a null pointer is no time-out."""
+    if not address:
+        return None
+    seconds, fraction = map(float, struct.unpack("=qq", memory(address, 16)))
+    return seconds + fraction / (1e6 if micro else 1e9)

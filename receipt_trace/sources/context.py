@@ -1,0 +1,104 @@
+"""What a receipt tells of a program and its tool call, read once from ``/proc``."""
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+from receipt_trace import terminal
+from receipt_trace.constants import OUTPUT_TAIL_BYTES
+from receipt_trace.observation import Context, FileKind, Program, Waiter
+from receipt_trace.sources import proc
+from receipt_trace.trees import Tree
+
+# Docker, containerd, podman and Kubernetes all name the cgroup after the 64-digit id.
+_CONTAINER: Final = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
+
+
+def read_context(root: Path, tree: Tree, waiter: Waiter, wall: int) -> Context:
+    """Read the context of a wait. What may not be seen is left out; nothing is raised."""
+    program = read_program(root, waiter.key.pid, waiter.comm)
+    asker = tree.root.pid if _lives(root, tree) else waiter.key.pid
+    cgroup = _cgroup(root, asker)
+    found = _CONTAINER.search(cgroup or "")
+    modes = _modes(root, waiter)
+    output = _file_output(root, tree, waiter)
+    return Context(
+        program=program,
+        root=read_program(root, asker, program.comm),
+        uid=_owner(root, asker),
+        cgroup=cgroup,
+        container=found[1] if found else None,
+        canonical=modes.canonical if modes else None,
+        echo=modes.echo if modes else None,
+        output=output or b"",
+        output_source="none" if output is None else "output",
+        wall=wall,
+        busy=tree.born > 1 or len(tree.members) > 1 or waiter.key.pid != tree.root.pid,
+    )
+
+
+def read_program(root: Path, pid: int, comm: str) -> Program:
+    """Name, executable, arguments and directory of a process, as far as they may be seen."""
+    try:
+        argv = tuple(proc.arguments(root, pid))
+    except OSError:
+        argv = ()
+    return Program(comm, proc.link(root, pid, "exe"), argv, proc.link(root, pid, "cwd"))
+
+
+def _lives(root: Path, tree: Tree) -> bool:
+    try:
+        return proc.stat(root, tree.root.pid).start == tree.root.start
+    except (OSError, ValueError):
+        return False
+
+
+def _owner(root: Path, pid: int) -> int | None:
+    try:
+        return os.stat(root / str(pid)).st_uid
+    except OSError:
+        return None
+
+
+def _cgroup(root: Path, pid: int) -> str | None:
+    """The cgroup v2 path, else the first v1 one (cgroups(7))."""
+    try:
+        lines = proc.text((root / str(pid) / "cgroup").read_bytes()).splitlines()
+    except OSError:
+        return None
+    paths = {line.partition(":")[0]: line.rpartition(":")[2] for line in lines}
+    return paths.get("0") or next(iter(paths.values()), None)
+
+
+def _modes(root: Path, waiter: Waiter) -> terminal.Modes | None:
+    """Modes of the terminal it reads, opened through the reader's own view of the files."""
+    if waiter.wiring != "tty":
+        return None
+    pid = waiter.key.pid
+    kind, name = waiter.key.input.partition(":")[::2]
+    candidates = [f"{root}/{pid}/root/dev/pts/{name}"] if kind == "pts" else []
+    if waiter.fd >= 0 and waiter.target != "/dev/tty":  # opening /dev/tty would open our own
+        candidates.insert(0, f"{root}/{pid}/fd/{waiter.fd}")
+    for path in candidates:
+        found = terminal.modes_at(path)
+        if found is not None:
+            return found
+    return None
+
+
+def _file_output(root: Path, tree: Tree, waiter: Waiter) -> bytes | None:
+    """The end of the regular file that the harness gave the tool call to write to."""
+    for pid in (tree.root.pid, waiter.key.pid):
+        for fd in (1, 2):
+            try:
+                descriptor = proc.descriptor(root, pid, fd, None)
+                if descriptor.kind is not FileKind.FILE or not descriptor.writable:
+                    continue
+                with open(f"{root}/{pid}/fd/{fd}", "rb") as file:
+                    end = file.seek(0, os.SEEK_END)
+                    file.seek(max(0, end - OUTPUT_TAIL_BYTES))
+                    return file.read(OUTPUT_TAIL_BYTES)
+            except OSError:
+                continue
+    return None

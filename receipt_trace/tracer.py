@@ -1,0 +1,190 @@
+"""The tracer: a source, the rule and the clerk, for every tree that is followed.
+
+``run`` and ``watch`` both drive it, and it is the only place where observations
+become receipts. It owns no loop and no clock: the caller says when it is.
+"""
+
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from receipt_trace.constants import SAMPLE_PERIOD_NS
+from receipt_trace.observation import Console, Context, ProcessId, Sample, Waiter
+from receipt_trace.receipt import Clerk, Host, Receipt
+from receipt_trace.rule import How, Resolved, Rule, Transition
+from receipt_trace.trees import Tree
+
+Deliver = Callable[[Receipt], None]
+
+
+class Source(Protocol):
+    """Where samples of a tree come from."""
+
+    @property
+    def name(self) -> str:
+        """As in ``--source`` and in receipts."""
+
+    def sample(
+        self,
+        tree: Tree,
+        now: int,
+        *,
+        fresh: bool = ...,
+        output: int | None = ...,
+        console: Console | None = ...,
+        given: int | None = ...,
+        fed: frozenset[str] = ...,
+    ) -> Sample:
+        """Look at a tree; see :meth:`receipt_trace.sources.procfs.Procfs.sample`."""
+
+    def forget(self, tree: Tree) -> None:
+        """Let go of everything kept for a tree."""
+
+
+class Record(Protocol):
+    """Where a trace is written down, in the order things were known."""
+
+    def tree(self, tree: Tree) -> None:
+        """A tree is followed from now on."""
+
+    def context(self, tree: ProcessId, waiter: Waiter, context: Context) -> None:
+        """What was read for the wait that the next sample confirms."""
+
+    def sample(self, tree: ProcessId, sample: Sample, wall: int) -> None:
+        """One sample of a tree."""
+
+    def stop(self, tree: ProcessId, time: int, how: How, wall: int) -> None:
+        """A tree is no longer followed."""
+
+
+@dataclass(slots=True)
+class _Case:
+    """One tree under observation."""
+
+    tree: Tree
+    clerk: Clerk
+    rule: Rule = field(default_factory=Rule)
+    suspected: int = 0
+    blind: int = 0
+
+
+def this_host(proc: Path = Path("/proc")) -> Host:
+    """The host as receipts name it."""
+    try:
+        boot_id = (proc / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        boot_id = "unknown"
+    return Host(socket.gethostname(), boot_id)
+
+
+class Tracer:
+    """Follows trees and delivers receipts.
+
+    ``context`` reads what a receipt needs when a wait is confirmed; ``wall`` is
+    CLOCK_REALTIME in nanoseconds.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        host: Host,
+        deliver: Deliver,
+        context: Callable[[Tree, Waiter], Context],
+        wall: Callable[[], int],
+        record: Record | None = None,
+    ) -> None:
+        self.source = source
+        self._host, self._deliver = host, deliver
+        self._context, self._wall, self._record = context, wall, record
+        self._cases: dict[ProcessId, _Case] = {}
+
+    def follow(self, tree: Tree) -> None:
+        """Begin with a tree."""
+        self._cases[tree.root] = _Case(tree, Clerk(self._host, self.source.name))
+        if self._record is not None:
+            self._record.tree(tree)
+
+    def waits(self, tree: Tree) -> tuple[Waiter, ...]:
+        """The confirmed waits of a tree that are not resolved."""
+        case = self._cases.get(tree.root)
+        return () if case is None else case.rule.active
+
+    def still(self, tree: Tree, now: int, given: int | None = None) -> bool:
+        """Look at everything once more: whether a confirmed wait of the tree still stands."""
+        sample = self.source.sample(tree, now, fresh=True, given=given)
+        tree.ended.update(sample.ended)  # the next step is still to hear of them
+        seen = {w.key for w in sample.waiters}
+        return any(w.key in seen or w.grade == "terminal" for w in self.waits(tree))
+
+    def counts(self) -> tuple[int, int]:
+        """(suspected threads, processes that may not be looked into), over all trees."""
+        cases = self._cases.values()
+        return sum(c.suspected for c in cases), sum(c.blind for c in cases)
+
+    def step(
+        self,
+        tree: Tree,
+        now: int,
+        *,
+        output: int | None = None,
+        console: Console | None = None,
+        given: int | None = None,
+        fed: frozenset[str] = frozenset(),
+    ) -> int:
+        """Take one sample of a tree; returns when the next one is wanted."""
+        case = self._cases[tree.root]
+        due = case.rule.due
+        sample = self.source.sample(
+            tree,
+            now,
+            fresh=due is not None and now >= due,
+            output=output,
+            console=console,
+            given=given,
+            fed=fed,
+        )
+        case.suspected, case.blind = sample.suspected, sample.blind
+        transitions = case.rule.step(sample)
+        wall = self._wall()
+        receipts = [self._receipt(case, t, wall) for t in transitions]
+        if self._record is not None:
+            self._record.sample(tree.root, sample, wall)
+        for receipt in receipts:
+            if receipt is not None:
+                self._deliver(receipt)
+        due = case.rule.due
+        following = now + SAMPLE_PERIOD_NS
+        return following if due is None or due <= now else min(following, due)
+
+    def _receipt(self, case: _Case, transition: Transition, wall: int) -> Receipt | None:
+        if isinstance(transition, Resolved):
+            return case.clerk.resolution(transition, wall)
+        context = self._context(case.tree, transition.waiter)
+        if self._record is not None:
+            self._record.context(case.tree.root, transition.waiter, context)
+        return case.clerk.wait(case.tree, transition, context)
+
+    def stop(self, tree: Tree, now: int, how: How = How.LOST) -> None:
+        """End with a tree: its open waits are resolved as ``how`` says."""
+        case = self._cases.pop(tree.root, None)
+        if case is None:
+            return
+        wall = self._wall()
+        for transition in case.rule.stop(now, how):
+            receipt = self._receipt(case, transition, wall)
+            if receipt is not None:
+                self._deliver(receipt)
+        if self._record is not None:
+            self._record.stop(tree.root, now, how, wall)
+        self.source.forget(tree)
+
+
+def open_limit() -> None:
+    """Raise our own limit of open files to what the host allows: two are kept per thread."""
+    import resource  # noqa: PLC0415
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536), hard))

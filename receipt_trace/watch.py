@@ -1,0 +1,177 @@
+"""The service loop: discovery, sampling and receipts for a whole host.
+
+One thread. Lifecycle events are taken as they come, every tree is sampled when
+its time has come, and nothing is done to any of them.
+"""
+
+import os
+import selectors
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Protocol
+
+import structlog
+
+from receipt_trace.agents import Registry
+from receipt_trace.constants import NS, SAMPLE_PERIOD_NS
+from receipt_trace.discovery import Discovery
+from receipt_trace.observation import Context, Fork, Lifecycle, ProcessId, Waiter
+from receipt_trace.receipt import Host, Receipt
+from receipt_trace.rule import How
+from receipt_trace.sources import proc, scan
+from receipt_trace.sources.connector import Connector
+from receipt_trace.sources.context import read_context
+from receipt_trace.sources.procfs import Procfs
+from receipt_trace.tracer import Record, Tracer, open_limit
+from receipt_trace.trees import Agent, Tree, Trees
+
+_SWEEP_NS: Final = NS  # how often everybody is looked at where no events come
+_AUDIT_NS: Final = 30 * NS  # and where they do: the kernel may drop some without a word
+_SLICE_NS: Final = 5_000_000  # trees that are due within this are sampled together
+
+
+class Events(Protocol):
+    """Where lifecycle events come from."""
+
+    def fileno(self) -> int:
+        """For a selector."""
+
+    def read(self) -> list[Lifecycle]:
+        """The events there are."""
+
+    def close(self) -> None:
+        """Stop listening."""
+
+
+def open_events() -> tuple[Events | None, str]:
+    """The process-events connector, or ``None`` and the reason why not."""
+    try:
+        return Connector(), "connector"
+    except PermissionError:
+        return None, "the process-events connector needs CAP_NET_ADMIN on this kernel"
+    except OSError as error:
+        return None, f"the process-events connector is not there: {os.strerror(error.errno or 0)}"
+
+
+class Watch:
+    """Watches trees until it is stopped.
+
+    ``registry`` is ``None`` to follow only what is named. ``deliver`` gets every
+    receipt; ``record`` writes a trace.
+    """
+
+    def __init__(
+        self,
+        registry: Registry | None,
+        host: Host,
+        deliver: Callable[[Receipt], None],
+        record: Record | None = None,
+        root: Path = Path("/proc"),
+    ) -> None:
+        open_limit()
+        self._log = structlog.get_logger()
+        self._root = root
+        self.trees = Trees()
+        self.receipts = 0
+        self._deliver = deliver
+        self._stopped = False
+        self._due: dict[ProcessId, int] = {}
+        self._events, reason = open_events()
+        if self._events is None:
+            self._log.warning("no_events", reason=reason, instead="a scan every second")
+        self._source = Procfs(root)
+        self._tracer = Tracer(self._source, host, self._count, self._context, time.time_ns, record)
+        self.discovery = Discovery(root, self.trees, registry, self._started, self._found)
+        self._next_sweep = 0
+        self._seen: dict[int, int] = {}
+
+    def stop(self) -> None:
+        """Leave the loop at the next turn (may be called from a signal handler)."""
+        self._stopped = True
+
+    def run(self, done: Callable[[], bool] = lambda: False, wake: int | None = None) -> None:
+        """Watch until ``done`` or :meth:`stop`; ``wake`` is a descriptor that ends a wait early."""
+        with selectors.DefaultSelector() as selector:
+            if self._events is not None:
+                selector.register(self._events.fileno(), selectors.EVENT_READ, None)
+            if wake is not None:
+                selector.register(wake, selectors.EVENT_READ, None)
+            while not self._stopped and not done():
+                now = time.monotonic_ns()
+                pause = max(0, self._wake_at(now) - now) / NS
+                for key, _ in selector.select(pause):
+                    if key.fd == wake:
+                        os.read(wake, 512)
+                self.turn(time.monotonic_ns())
+        for tree in self.trees:
+            self._end(tree, time.monotonic_ns())
+        if self._events is not None:
+            self._events.close()
+
+    def turn(self, now: int) -> None:
+        """Take what events there are, sample the trees that are due."""
+        if self._events is not None and self.discovery.take(self._events.read()):
+            self._log.warning("events_lost", action="every process is looked at again")
+            self._next_sweep = 0
+        if now >= self._next_sweep:
+            self._sweep(now)
+        for tree in self.trees:
+            due = self._due.get(tree.root, 0)
+            if due - now > _SLICE_NS:
+                continue
+            if self._events is None:
+                self._scan(tree)
+            self._due[tree.root] = self._tracer.step(tree, now)
+            self._reconcile(tree, now)
+
+    def _wake_at(self, now: int) -> int:
+        return min([self._next_sweep, *self._due.values()], default=now + SAMPLE_PERIOD_NS)
+
+    def _sweep(self, now: int) -> None:
+        """Look at everybody, or, without events, at everybody new."""
+        if self._events is not None:
+            self.discovery.sweep()
+            self._next_sweep = now + _AUDIT_NS
+            return
+        # Without events a fork and the exec after it look alike: the young are looked at twice.
+        grown = {pid for pid, seen in self._seen.items() if now - seen > 2 * _SWEEP_NS}
+        self.discovery.sweep(known=grown)
+        alive = set(proc.pids(self._root))
+        self._seen = {pid: self._seen.get(pid, now) for pid in alive}
+        self._next_sweep = now + _SWEEP_NS
+
+    def _scan(self, tree: Tree) -> None:
+        born = scan.below(self._root, list(tree.members), list(tree.members))
+        self.discovery.take(Fork(parent, child) for parent, child in born)
+
+    def _reconcile(self, tree: Tree, now: int) -> None:
+        """Drop members that are gone; end a tree that has none left."""
+        for pid in set(tree.members) - set(self._source.processes(tree)):
+            if not os.path.exists(f"{self._root}/{pid}"):
+                self.discovery.gone(pid, None)
+        if not tree.members:
+            self._tracer.step(tree, now)
+            self._end(tree, now)
+
+    def _end(self, tree: Tree, now: int) -> None:
+        self._tracer.stop(tree, now, How.LOST)
+        self.trees.remove(tree)
+        self._due.pop(tree.root, None)
+        self._log.debug("tree_ended", root_pid=tree.root.pid, label=tree.label)
+
+    def _started(self, tree: Tree) -> None:
+        self._tracer.follow(tree)
+        self._due[tree.root] = 0
+        agent = tree.agent.name if tree.agent else None
+        self._log.debug("tree_started", root_pid=tree.root.pid, agent=agent, label=tree.label)
+
+    def _found(self, agent: Agent) -> None:
+        self._log.info("agent_found", agent=agent.name, pid=agent.pid)
+
+    def _context(self, tree: Tree, waiter: Waiter) -> Context:
+        return read_context(self._root, tree, waiter, time.time_ns())
+
+    def _count(self, receipt: Receipt) -> None:
+        self.receipts += receipt.event == "wait"
+        self._deliver(receipt)
