@@ -54,7 +54,7 @@ def _where(receipt: Receipt) -> str:
 def _question(text: str) -> str:
     """The last line that says something, which is nearly always the question."""
     lines = [line.strip() for line in text.splitlines() if line.strip(" ~|+-─│┌┐└┘")]
-    question = printable(lines[-1]) if lines else ""
+    question = printable(" ".join(lines[-1].split())) if lines else ""
     if len(question) > _QUESTION_LENGTH:
         question = "…" + question[1 - _QUESTION_LENGTH :]
     return question

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from receipt_trace.errors import ReceiptTraceError
     from receipt_trace.receipt import Receipt, schema
-    from receipt_trace.run import Result, Run, run
+    from receipt_trace.wrapper import Result, Run, run
 
 __version__ = "0.1.0"
 
@@ -19,9 +19,9 @@ _HOME = {
     "ReceiptTraceError": "receipt_trace.errors",
     "Receipt": "receipt_trace.receipt",
     "schema": "receipt_trace.receipt",
-    "Result": "receipt_trace.run",
-    "Run": "receipt_trace.run",
-    "run": "receipt_trace.run",
+    "Result": "receipt_trace.wrapper",
+    "Run": "receipt_trace.wrapper",
+    "run": "receipt_trace.wrapper",
 }
 
 

@@ -30,7 +30,7 @@ Nothing is ever signalled, unless --on-wait interrupt or --timeout asks for it.
 Signals sent to receipt-trace (INT, TERM, QUIT, HUP, TSTP, CONT, WINCH) are handed on. If
 receipt-trace itself is killed, the command is hung up on (SIGHUP, and the end of its
 input), as when a terminal window is closed. When the command ends, receipt-trace ends; what
-it left in the background goes on.
+it left in the background goes on with nobody to write to (under `tty` it is hung up on).
 """
 _RUN_END = """\
 exit status:
@@ -93,7 +93,9 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"receipt-trace {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", parser_class=_Parser, required=True
+    )
     _add_run(commands)
     _add_watch(commands)
     _add_replay(commands)
@@ -247,11 +249,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = build_parser()
     try:
         options = parser.parse_args(argv)
-        if options.command is None:
-            raise UsageError(
-                "no command was given; expected one of run, watch, replay, doctor\n"
-                "try: receipt-trace --help"
-            )
         code: int = import_module(options.handler).main(options)
         return code
     except ReceiptTraceError as error:
@@ -262,6 +259,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 141  # 128 + SIGPIPE: whoever read our output is gone
     except KeyboardInterrupt:
         return 130
+    except Exception:  # noqa: BLE001  (a fault of ours is told as one, with all there is to report)
+        import traceback  # noqa: PLC0415
+
+        print("receipt-trace: a fault of our own; please report this:", file=sys.stderr)
+        print("\n".join(map(_safe, traceback.format_exc().splitlines())), file=sys.stderr)
+        return ReceiptTraceError.exit_code
 
 
 def _safe(text: str) -> str:

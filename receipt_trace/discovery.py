@@ -70,7 +70,7 @@ class Discovery:
                 case Exec(pid):
                     self.look(pid)
                 case Exit(pid, status):
-                    if not self._still_has_threads(pid):
+                    if not self.lives(pid):
                         self.gone(pid, status)
                 case _:
                     lost = True
@@ -81,6 +81,22 @@ class Discovery:
         self.harnesses.pop(pid, None)
         self._named.pop(pid, None)
         self.trees.exit(pid, status)
+
+    def lives(self, pid: int) -> bool:
+        """Whether a process we know is still there: not gone, not a zombie, not somebody else.
+
+        The exit of a leader does not end a process whose other threads go on, nor does
+        that of one whose thread has called exec (kernel/exit.c, fs/exec.c: de_thread).
+        """
+        try:
+            stat = proc.stat(self._root, pid)
+        except (OSError, ValueError):
+            return False
+        tree = self.trees.of(pid)
+        known = tree.members.get(pid) if tree is not None else None
+        if known is not None and known.start != stat.start:
+            return False
+        return stat.state not in "ZX" or stat.threads > 1
 
     def look(self, pid: int) -> None:
         """A process has become a program: is it an agent, or the root of a tool call?"""
@@ -112,8 +128,8 @@ class Discovery:
             except (OSError, ValueError):
                 continue
         for tree in self.trees:
-            for pid, identity in list(tree.members.items()):
-                if self._identity(pid) != identity and identity is not None:
+            for pid in list(tree.members):
+                if not self.lives(pid):
                     self.gone(pid, None)
         for pid in list(self.harnesses):
             if self._identity(pid) != self.harnesses[pid][0]:
@@ -209,12 +225,6 @@ class Discovery:
         from receipt_trace.sources.scan import below  # noqa: PLC0415
 
         return [child for parent, child in below(self._root, [pid], ()) if parent == pid]
-
-    def _still_has_threads(self, pid: int) -> bool:
-        try:
-            return proc.stat(self._root, pid).threads > 1
-        except (OSError, ValueError):
-            return False
 
     def _identity(self, pid: int) -> ProcessId | None:
         try:

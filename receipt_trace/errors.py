@@ -48,3 +48,9 @@ EXIT_WAIT = 75
 
 EXIT_TIMEOUT = 124
 """Exit code of ``run --timeout`` when the time was up, as timeout(1) has it."""
+
+
+def exit_status(status: int) -> int:
+    """A wait status (wait(2)) as a shell tells it: the exit code, or 128 plus the signal."""
+    signal = status & 0x7F
+    return 128 + signal if signal else status >> 8 & 0xFF

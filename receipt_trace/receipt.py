@@ -13,6 +13,7 @@ from importlib import resources
 from typing import Any, Final
 
 from receipt_trace.constants import ARGV_BYTES, NS
+from receipt_trace.errors import exit_status
 from receipt_trace.observation import Context, Program, Waiter
 from receipt_trace.rule import Confirmed, How, Resolved
 from receipt_trace.screen import read_prompt
@@ -246,12 +247,6 @@ class Clerk:
                 exit_status=None if status is None else exit_status(status),
             ),
         )
-
-
-def exit_status(status: int) -> int:
-    """A wait status (wait(2)) as a shell tells it: the exit code, or 128 plus the signal."""
-    signal = status & 0x7F
-    return 128 + signal if signal else status >> 8 & 0xFF
 
 
 def _identity(host: Host, waiter: Waiter, moment: int, wall: int) -> str:

@@ -1,64 +1,22 @@
 """The question, as a person would see it.
 
-Only what programs print comes here. :class:`Output` keeps the end of it while it
-passes; :func:`read_prompt` draws it on an emulated screen (pyte) and reads the
-screen, because a question may be overwritten, coloured or placed by cursor moves.
+The end of the output is drawn on an emulated screen (pyte) and the question is read
+off that, because it may be overwritten, coloured or placed by cursor moves.
 """
 
 import re
 from dataclasses import dataclass
 from typing import Final
 
-from receipt_trace.constants import OUTPUT_TAIL_BYTES, PROMPT_BYTES
+from receipt_trace.constants import PROMPT_BYTES
+from receipt_trace.output import ALTERNATE_SCREEN, SEQUENCE
 
-# xterm's three ways onto the alternate screen, alone or among other modes (ctlseqs).
-_ALTERNATE: Final = re.compile(rb"\x1b\[\?(?:\d+;)*(?:1049|1047|47)(?:;\d+)*([hl])")
-_SEQUENCE: Final = re.compile(
-    rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])"
-)
 # A full screen is drawn by erasing it and placing the cursor, or by a scroll region.
 _ERASE: Final = re.compile(rb"\x1b(?:c|\[[023]?J)")
 _PLACE: Final = re.compile(rb"\x1b\[(?:\d+;\d+)?[Hf]|\x1b\[\d+d")
-_LONGEST_SWITCH: Final = 32
 _PIPE_COLUMNS: Final = 512  # a pipe has no width; no question is wider
 _PIPE_LINES: Final = 40
 _LINES_ABOVE: Final = 12
-
-
-class Output:
-    """The latest output of a tree, and marks of it.
-
-    ``total`` counts every byte. Memory is bounded by ``OUTPUT_TAIL_BYTES``.
-    """
-
-    def __init__(self) -> None:
-        self.total = 0
-        self.alternate = False
-        self._tail = bytearray()
-        self._carry = b""
-
-    def feed(self, data: bytes) -> None:
-        """Take output as it passes."""
-        self.total += len(data)
-        seen = self._carry + data
-        if b"\x1b[?" in seen:
-            for match in _ALTERNATE.finditer(seen):
-                self.alternate = match[1] == b"h"
-        self._carry = seen[-_LONGEST_SWITCH:]
-        self._tail += data[-OUTPUT_TAIL_BYTES:]
-        if len(self._tail) > 2 * OUTPUT_TAIL_BYTES:
-            del self._tail[:-OUTPUT_TAIL_BYTES]
-
-    @property
-    def tail(self) -> bytes:
-        """The end of the output, at most ``OUTPUT_TAIL_BYTES``."""
-        return bytes(self._tail[-OUTPUT_TAIL_BYTES:])
-
-    @property
-    def unterminated(self) -> bool:
-        """Whether the last line shows something and is not ended: how most questions look."""
-        last = self.tail[-4096:].replace(b"\r\n", b"\n").rpartition(b"\n")[2]
-        return bool(_SEQUENCE.sub(b"", last).rpartition(b"\r")[2].strip())
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +52,7 @@ def _visible(output: bytes, alternate: bool) -> bytes:
     it brings the other one back as it was.
     """
     shown, position, on = [b""], 0, False
-    for match in _ALTERNATE.finditer(output):
+    for match in re.finditer(ALTERNATE_SCREEN, output):
         if not on:
             shown.append(output[position : match.start()])
         on = match[1] == b"h"
@@ -109,7 +67,7 @@ def _draw(visible: bytes, terminal: bool, columns: int, lines: int) -> tuple[lis
     import pyte  # noqa: PLC0415  (only a wait needs it)
     from pyte.modes import LNM  # noqa: PLC0415
 
-    for attempt in (visible, _SEQUENCE.sub(b"", visible).replace(b"\x1b", b"")):
+    for attempt in (visible, re.sub(SEQUENCE, b"", visible).replace(b"\x1b", b"")):
         screen = pyte.Screen(columns, lines)
         if not terminal:
             screen.set_mode(LNM)

@@ -8,8 +8,8 @@ import fcntl
 import os
 import struct
 import termios
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class InputKind(StrEnum):
@@ -23,8 +23,7 @@ class InputKind(StrEnum):
     DEAD = "dead"  # nobody holds the other end
 
 
-@dataclass(frozen=True, slots=True)
-class Modes:
+class Modes(NamedTuple):
     """The two modes that matter, and whether signal keys are live."""
 
     canonical: bool

@@ -8,13 +8,15 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from receipt_trace.constants import SAMPLE_PERIOD_NS
 from receipt_trace.observation import Console, Context, ProcessId, Sample, Waiter
 from receipt_trace.receipt import Clerk, Host, Receipt
 from receipt_trace.rule import How, Resolved, Rule, Transition
 from receipt_trace.trees import Tree
+
+_REST: Final = 9  # times as long as a look at a tree took is it left alone, at least
 
 Deliver = Callable[[Receipt], None]
 
@@ -179,6 +181,14 @@ class Tracer:
         if self._record is not None:
             self._record.stop(tree.root, now, how, wall)
         self.source.forget(tree)
+
+
+def pace(due: int, began: int, ended: int) -> int:
+    """When a tree that took from ``began`` to ``ended`` to look at is looked at again.
+
+    A huge tree is looked at less often, so that it costs at most a tenth of a core.
+    """
+    return max(due, ended + _REST * (ended - began))
 
 
 def open_limit() -> None:

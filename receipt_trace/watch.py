@@ -14,7 +14,7 @@ from typing import Final, Protocol
 import structlog
 
 from receipt_trace.agents import Registry
-from receipt_trace.constants import NS, SAMPLE_PERIOD_NS
+from receipt_trace.constants import NS
 from receipt_trace.discovery import Discovery
 from receipt_trace.observation import Context, Fork, Lifecycle, ProcessId, Waiter
 from receipt_trace.receipt import Host, Receipt
@@ -23,11 +23,12 @@ from receipt_trace.sources import proc, scan
 from receipt_trace.sources.connector import Connector
 from receipt_trace.sources.context import read_context
 from receipt_trace.sources.procfs import Procfs
-from receipt_trace.tracer import Record, Tracer, open_limit
+from receipt_trace.tracer import Record, Tracer, open_limit, pace
 from receipt_trace.trees import Agent, Tree, Trees
 
 _SWEEP_NS: Final = NS  # how often everybody is looked at where no events come
-_AUDIT_NS: Final = 30 * NS  # and where they do: the kernel may drop some without a word
+_NEVER: Final = 1 << 62
+_LONGEST_PAUSE_NS: Final = 3600 * NS  # epoll_wait(2) counts milliseconds in an int
 _SLICE_NS: Final = 5_000_000  # trees that are due within this are sampled together
 
 
@@ -122,17 +123,25 @@ class Watch:
                 continue
             if self._events is None:
                 self._scan(tree)
-            self._due[tree.root] = self._tracer.step(tree, now)
-            self._reconcile(tree, now)
+            try:
+                began = time.monotonic_ns()
+                due = self._tracer.step(tree, began)
+                self._due[tree.root] = pace(due, began, time.monotonic_ns())
+                self._reconcile(tree, now)
+            except BrokenPipeError:
+                raise  # nobody reads our output any more
+            except Exception:  # noqa: BLE001  (one tree that we cannot digest must not blind us)
+                self._log.exception("tree_failed", root_pid=tree.root.pid, label=tree.label)
+                self._end(tree, now)
 
     def _wake_at(self, now: int) -> int:
-        return min([self._next_sweep, *self._due.values()], default=now + SAMPLE_PERIOD_NS)
+        return min(self._next_sweep, now + _LONGEST_PAUSE_NS, *self._due.values())
 
     def _sweep(self, now: int) -> None:
-        """Look at everybody, or, without events, at everybody new."""
+        """Look at everybody, or, where no events come and it is done again and again, at the new."""
         if self._events is not None:
             self.discovery.sweep()
-            self._next_sweep = now + _AUDIT_NS
+            self._next_sweep = _NEVER  # or until events are lost
             return
         # Without events a fork and the exec after it look alike: the young are looked at twice.
         grown = {pid for pid, seen in self._seen.items() if now - seen > 2 * _SWEEP_NS}
@@ -148,7 +157,7 @@ class Watch:
     def _reconcile(self, tree: Tree, now: int) -> None:
         """Drop members that are gone; end a tree that has none left."""
         for pid in set(tree.members) - set(self._source.processes(tree)):
-            if not os.path.exists(f"{self._root}/{pid}"):
+            if not self.discovery.lives(pid):
                 self.discovery.gone(pid, None)
         if not tree.members:
             self._tracer.step(tree, now)

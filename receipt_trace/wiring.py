@@ -11,7 +11,6 @@ import signal
 import subprocess
 import termios
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -30,7 +29,6 @@ class Wiring(StrEnum):
     NULL = "null"  # closed: /dev/null
 
 
-@dataclass(slots=True)
 class Child:
     """A started command and our ends of its wiring.
 
@@ -39,12 +37,13 @@ class Child:
     ``key`` and ``target`` name its input as a source does.
     """
 
-    process: "subprocess.Popen[bytes]"
-    outputs: dict[int, int]
-    input: int | None
-    master: int | None
-    key: str
-    target: str
+    def __init__(self, process: "subprocess.Popen[bytes]", ends: "_Ends") -> None:
+        self.process = process
+        self.outputs = ends.outputs
+        self.input = ends.input
+        self.master = ends.master
+        self.key = ends.key
+        self.target = ends.target
 
     @property
     def pid(self) -> int:
@@ -91,63 +90,76 @@ def spawn(
         )
     if cwd is not None and not os.path.isdir(cwd):
         raise UsageError(f"{cwd!r} is not a directory; the command was not started")
-    ours: list[int] = []
-    theirs: list[int] = []
+    ends = _Ends()
+    setup = _Setup(wiring is Wiring.TTY, dies_with_us)
     try:
-        child_ends, outputs, input_fd, master, key, target = _open(wiring, size, ours, theirs)
-        setup = _Setup(wiring is Wiring.TTY, dies_with_us)
+        stdin, stdout, stderr = ends.open(wiring, size)
         process = subprocess.Popen(  # noqa: S603  (running a command is what we are for)
             list(argv),
-            stdin=child_ends[0],
-            stdout=child_ends[1],
-            stderr=child_ends[2],
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
             cwd=cwd,
             env=None if env is None else dict(env),
             start_new_session=True,
             preexec_fn=setup if setup.needed else None,  # noqa: PLW1509  (see _Setup)
         )
     except OSError as error:
-        for fd in ours:
-            os.close(fd)
+        ends.close(ends.ours)
         raise _start_error(argv[0], error) from None
     finally:
-        for fd in theirs:
-            os.close(fd)
-    return Child(process, outputs, input_fd, master, key, target)
+        ends.close(ends.theirs)
+    return Child(process, ends)
 
 
-def _open(
-    wiring: Wiring, size: tuple[int, int], ours: list[int], theirs: list[int]
-) -> tuple[tuple[int, int, int], dict[int, int], int | None, int | None, str, str]:
-    """Both ends of a wiring; whatever was opened is in ``ours`` or ``theirs`` even on failure."""
-    if wiring is Wiring.TTY:
-        master, slave = os.openpty()
-        ours.append(master)
-        theirs.append(slave)
+class _Ends:
+    """Both ends of a wiring. Whatever was opened is in ``ours`` or ``theirs``, also on failure."""
+
+    def __init__(self) -> None:
+        self.ours: list[int] = []
+        self.theirs: list[int] = []
+        self.outputs: dict[int, int] = {}
+        self.input: int | None = None
+        self.master: int | None = None
+        self.key = self.target = os.devnull
+
+    def open(self, wiring: Wiring, size: tuple[int, int]) -> tuple[int, int, int]:
+        """Open them; returns the command's stdin, stdout and stderr."""
+        if wiring is Wiring.TTY:
+            return self._open_terminal(size)
+        streams = []
+        for stream in (1, 2):
+            reader, writer = self._pipe(*os.pipe())
+            self.outputs[reader] = stream
+            streams.append(writer)
+        if wiring is Wiring.NULL:
+            stdin = os.open(os.devnull, os.O_RDONLY)
+            self.theirs.append(stdin)
+        else:
+            stdin, writer = os.pipe()
+            self.input, _ = self._pipe(writer, stdin)
+            self.key = self.target = f"pipe:[{os.fstat(stdin).st_ino}]"
+        return stdin, streams[0], streams[1]
+
+    def _pipe(self, our: int, their: int) -> tuple[int, int]:
+        self.ours.append(our)
+        self.theirs.append(their)
+        os.set_blocking(our, False)
+        return our, their
+
+    def _open_terminal(self, size: tuple[int, int]) -> tuple[int, int, int]:
+        master, slave = self._pipe(*os.openpty())
         terminal.resize(master, *size)
-        os.set_blocking(master, False)
-        name = os.ttyname(slave)
-        key = f"pts:{name.rpartition('/')[2]}"
-        return (slave, slave, slave), {master: 1}, master, master, key, name
-    outputs = {}
-    ends = []
-    for stream in (1, 2):
-        reader, writer = os.pipe()
-        ours.append(reader)
-        theirs.append(writer)
-        os.set_blocking(reader, False)
-        outputs[reader] = stream
-        ends.append(writer)
-    if wiring is Wiring.NULL:
-        null = os.open(os.devnull, os.O_RDONLY)
-        theirs.append(null)
-        return (null, ends[0], ends[1]), outputs, None, None, os.devnull, os.devnull
-    stdin, feed = os.pipe()
-    theirs.append(stdin)
-    ours.append(feed)
-    os.set_blocking(feed, False)
-    key = f"pipe:[{os.fstat(stdin).st_ino}]"
-    return (stdin, ends[0], ends[1]), outputs, feed, None, key, key
+        self.outputs[master] = 1
+        self.input = self.master = master
+        self.target = os.ttyname(slave)
+        self.key = f"pts:{self.target.rpartition('/')[2]}"
+        return slave, slave, slave
+
+    def close(self, ends: list[int]) -> None:
+        """Close one side."""
+        for fd in ends:
+            os.close(fd)
 
 
 class _Setup:

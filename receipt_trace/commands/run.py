@@ -1,4 +1,4 @@
-"""``receipt-trace run``: the caller's terminal and signals, around :class:`receipt_trace.run.Run`."""
+"""``receipt-trace run``: the caller's terminal and signals, around :class:`receipt_trace.wrapper.Run`."""
 
 import argparse
 import contextlib
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from receipt_trace import terminal
 from receipt_trace.errors import UsageError
-from receipt_trace.run import Run
 from receipt_trace.wiring import Wiring
+from receipt_trace.wrapper import Run
 
 if TYPE_CHECKING:
     from exporters import Exporter
@@ -30,6 +30,7 @@ def main(options: argparse.Namespace) -> int:
             "no command was given; expected: receipt-trace run -- COMMAND [ARG…]\n"
             "try: receipt-trace run --help"
         )
+    _open_standard()
     wiring = Wiring(options.wiring or ("tty" if os.isatty(0) else "pipe"))
     receipts = _Receipts(options, argv)
     caller = _Caller(wiring)
@@ -48,10 +49,19 @@ def main(options: argparse.Namespace) -> int:
         with command:
             caller.attach(command)
             for receipt in command:
-                receipts.take(receipt, on_screen=caller.raw)
+                receipts.take(receipt, raw=caller.raw, unfinished=command.output.unterminated)
         caller.restore()
-        receipts.finish(command.survivors)
+        receipts.finish(command.survivors, command.problems)
         return command.returncode
+
+
+def _open_standard() -> None:
+    """See that descriptors 0 to 2 are open: a pipe of ours must not become somebody's stdin."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number there is: this one
 
 
 def _pass_on(stream: int, data: bytes) -> None:
@@ -86,18 +96,23 @@ class _Receipts:
         if self._exporter is not None:
             self._exporter.close()
 
-    def take(self, receipt: "Receipt", on_screen: bool) -> None:
-        """Write a receipt, or keep it until the command has left the screen we would scribble on."""
+    def take(self, receipt: "Receipt", *, raw: bool, unfinished: bool) -> None:
+        """Write a receipt, or keep it until the command has left the screen we would scribble on.
+
+        ``raw``: a person's terminal is in raw mode. ``unfinished``: the command has left a
+        line on it unfinished, as questions do.
+        """
+        newline = "\r\n" if raw else "\n"
         if self._json:
             self._export(receipt)
-        elif on_screen and receipt.input.kind == "screen":
+        elif raw and receipt.input.kind == "screen":
             self._later.append(receipt)
-        elif self._is_news(receipt, on_screen):
-            self._say(receipt, "\r\n" if on_screen else "\n")
+        elif self._is_news(receipt, raw):
+            self._say(receipt, newline, newline if unfinished and os.isatty(2) else "")
 
-    def _is_news(self, receipt: "Receipt", on_screen: bool) -> bool:
+    def _is_news(self, receipt: "Receipt", raw: bool) -> bool:
         """With a person at the keys, one line per program is enough: he sees the rest himself."""
-        if not on_screen or receipt.input.kind != "key":
+        if not raw or receipt.input.kind != "key":
             return True
         key = (receipt.program.pid, receipt.event)
         new = key not in self._told
@@ -123,27 +138,22 @@ class _Receipts:
                 self._exporter = JsonLinesExporter(2)
                 self._exporter.export(receipt)
 
-    def _say(self, receipt: "Receipt", newline: str) -> None:
+    def _say(self, receipt: "Receipt", newline: str = "\n", before: str = "") -> None:
         from exporters.text import TextExporter  # noqa: PLC0415
 
         with contextlib.suppress(OSError):
-            TextExporter(
-                2,
-                prefix=f"{newline}receipt-trace: " if newline != "\n" else "receipt-trace: ",
-                newline=newline,
-            ).export(receipt)
+            TextExporter(2, f"{before}receipt-trace: ", newline).export(receipt)
 
-    def finish(self, survivors: tuple[int, ...]) -> None:
-        """The command is gone: say what was kept back, and who could not be ended."""
+    def finish(self, survivors: tuple[int, ...], problems: list[str]) -> None:
+        """The command is gone: say what was kept back, who could not be ended, what went wrong."""
         for receipt in self._later:
             if receipt.event == "wait":
-                self._say(receipt, "\n")
+                self._say(receipt)
         if survivors:
             numbers = " ".join(map(str, survivors))
-            print(
-                f"receipt-trace: could not end {numbers}; look at them: ps -p {numbers}",
-                file=sys.stderr,
-            )
+            problems = [*problems, f"could not end {numbers}; look at them: ps -p {numbers}"]
+        for problem in problems:
+            print(f"receipt-trace: {problem}", file=sys.stderr)
 
 
 class _Caller:
@@ -161,7 +171,7 @@ class _Caller:
     @property
     def stdin(self) -> int | None:
         """What is passed on to the command; a terminal in the background is not ours to read."""
-        if not self._forward or not _is_open(0):
+        if not self._forward:
             return None
         return None if self._terminal is not None and not self._in_foreground() else 0
 
@@ -266,14 +276,6 @@ class _Caller:
         command.signal_members(signal.SIGSTOP)
         self.restore()
         os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def _is_open(fd: int) -> bool:
-    try:
-        os.fstat(fd)
-    except OSError:
-        return False
-    return True
 
 
 def _noticed(_number: int, _frame: object) -> None:

@@ -9,6 +9,7 @@ something in it ran. Nothing is ever written, stopped or signalled.
 
 import contextlib
 import os
+import resource
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,7 +36,7 @@ from receipt_trace.sources.sockets import unix_inodes, unix_peers
 from receipt_trace.trees import Tree
 
 _READ_BYTES: Final = 1024
-_KEPT_FILES: Final = 512  # of our own descriptors, kept open between samples
+_KEPT_FILES: Final = 4096  # of our own descriptors, kept open between samples, at most
 _DESCRIPTORS_MAX: Final = 8192  # of one process; more would take longer than a sample
 _WAKEUPS: Final = 256  # bytes of wake-ups a thread may read in one sample
 _GUEST_PERIOD: Final = 5  # samples between two searches for helpers outside the tree
@@ -60,7 +61,8 @@ class Procfs:
         self._numbers = calls.NUMBERS.get(machine or calls.machine(), {})
         self._peers = _Peers(root, peers)
         self._trees: dict[ProcessId, _Watched] = {}
-        self._budget = _Budget(_KEPT_FILES)
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._budget = _Budget(min(_KEPT_FILES, soft // 2))
 
     def forget(self, tree: Tree) -> None:
         """Close what is kept open for a tree."""
@@ -172,7 +174,8 @@ class Procfs:
         if fresh:
             self._peers.forget()
         for pid, handle in watched.handles.items():
-            processes[pid] = handle.picture(self._peers)
+            with contextlib.suppress(OSError):  # it ended since it was refreshed
+                processes[pid] = handle.picture(self._peers)
         self._inputs(tree, watched, processes)
         if count_output:
             watched.written += self._written(tree, watched, processes)

@@ -5,6 +5,7 @@ wherever the process-events connector is refused. What is born and gone between
 two looks is not seen; its children are, as long as somebody known inherits them.
 """
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,13 +13,23 @@ from receipt_trace.sources import proc
 
 
 def children(root: Path, pid: int) -> list[int]:
-    """Children of all threads of a process (CONFIG_PROC_CHILDREN). Raises OSError when it is gone."""
+    """Children of all threads of a process (CONFIG_PROC_CHILDREN).
+
+    Raises ProcessLookupError when it is gone, FileNotFoundError where the kernel keeps no
+    such list.
+    """
     found: list[int] = []
-    for task in (root / str(pid) / "task").iterdir():
+    tasks = f"{root}/{pid}/task"
+    try:
+        threads = os.listdir(tasks)
+    except FileNotFoundError:
+        raise ProcessLookupError(pid) from None
+    for tid in threads:
         try:
-            found += map(int, (task / "children").read_bytes().split())
+            with open(f"{tasks}/{tid}/children", "rb", buffering=0) as file:
+                found += map(int, file.read().split())
         except FileNotFoundError:
-            if not (root / str(pid) / "task" / str(pid) / "children").exists():
+            if os.path.exists(f"{tasks}/{tid}"):
                 raise
     return found
 
@@ -32,14 +43,14 @@ def below(root: Path, parents: Iterable[int], known: Iterable[int]) -> list[tupl
         for pid in queue:
             try:
                 born = children(root, pid)
-            except ProcessLookupError:
+            except (ProcessLookupError, PermissionError):
                 continue
             for child in born:
                 if child not in seen:
                     seen.add(child)
                     found.append((pid, child))
                     queue.append(child)
-    except FileNotFoundError:  # the kernel does not list children, or the process went away
+    except FileNotFoundError:
         return _below_by_parent(root, parents, known)
     return found
 

@@ -10,22 +10,19 @@ little more than itself.
 """
 
 import contextlib
-import fcntl
 import os
 import selectors
 import signal
-import struct
-import termios
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, Self
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self
 
 from receipt_trace import terminal
 from receipt_trace.constants import INTERRUPT_GRACE_NS, NS, SAMPLE_PERIOD_NS
-from receipt_trace.errors import EXIT_TIMEOUT, EXIT_WAIT, UsageError
-from receipt_trace.screen import Output
+from receipt_trace.errors import EXIT_TIMEOUT, EXIT_WAIT, UsageError, exit_status
+from receipt_trace.forward import Forward
+from receipt_trace.output import Output
 from receipt_trace.wiring import Wiring, adopt_orphans, spawn
 
 if TYPE_CHECKING:
@@ -42,8 +39,7 @@ Sink = Callable[[int, bytes], None]
 """(stream, bytes): where output is passed on to. Stream 1 is stdout, 2 is stderr."""
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(NamedTuple):
     """What became of a command.
 
     ``returncode`` as a shell tells it: the exit status, 128+N for signal N; 75 when a
@@ -55,7 +51,7 @@ class Result:
     returncode: int
     output: bytes
     receipts: tuple["Receipt", ...]
-    survivors: tuple[int, ...] = field(default=())
+    survivors: tuple[int, ...] = ()
 
 
 def run(
@@ -106,6 +102,8 @@ def _write_behind(writer: int, data: bytes) -> None:
 class Run:
     """A command under observation; iterating gives its receipts as they happen.
 
+    ``problems`` are sentences about what went wrong on our side while the command went on.
+
     ``stdin`` is a descriptor whose bytes are passed on to the command, unread by us.
     Its end is passed on too, once something came; an input that is closed from the
     start is nobody, and leaves the command with an open one. ``sink`` gets the output
@@ -137,6 +135,7 @@ class Run:
         self.captured = bytearray()
         self.output = Output()
         self.survivors: tuple[int, ...] = ()
+        self.problems: list[str] = []
         self.on_tick: Callable[[], None] | None = None
         self._sink: Sink = sink or (lambda _stream, data: self.captured.extend(data))
         self._on_wait, self._adopt, self._label = on_wait, adopt, label
@@ -151,17 +150,11 @@ class Run:
         self._next_sample = self._started + SAMPLE_PERIOD_NS
         self._status: int | None = None
         self._ending: _Ending | None = None
-        self._forwarded = 0
-        self._pending = b""
-        self._stdin = stdin if self._child.input is not None else None
+        self._blind = False
         for fd in self._child.outputs:
             self._selector.register(fd, selectors.EVENT_READ, self._relay)
         self._pidfd = self._open_pidfd()
-        if self._stdin is not None:
-            try:
-                self._selector.register(self._stdin, selectors.EVENT_READ, self._forward)
-            except PermissionError:  # a regular file: always ready, so epoll will not have it
-                self._feed_file(self._stdin)
+        self._forward = Forward(self._selector, stdin, self._child)
 
     # -- what a caller sees ------------------------------------------------------------
 
@@ -182,8 +175,6 @@ class Run:
             raise RuntimeError("the command still runs; iterate over it to its end first")
         if self._ending is not None:
             return self._ending.returncode
-        from receipt_trace.receipt import exit_status  # noqa: PLC0415
-
         return exit_status(self._status)
 
     def __enter__(self) -> Self:
@@ -260,7 +251,7 @@ class Run:
         if self._ending is not None:
             self._press(self._ending, now)
         elif self._status is None and now >= self._next_sample:
-            self._sample(now)
+            self._observe(now)
 
     def _relay(self, fd: int) -> None:
         """Pass output on, and keep the end of it."""
@@ -279,112 +270,60 @@ class Run:
         self.output.feed(data)
         try:
             self._sink(self._child.outputs[fd], data)
-        except BrokenPipeError:
+        except OSError as error:
+            if not isinstance(error, BrokenPipeError):  # whoever closed a pipe knows about it
+                self.problems.append(f"the command's output cannot be written: {error.strerror}")
             self._broken(fd)
 
     def _broken(self, fd: int) -> None:
         """Nobody reads our output any more: let the command find out as it would without us."""
         self._selector.unregister(fd)
         if fd == self._child.master:
-            self._stop_forwarding()
+            self._forward.stop()
             self._child.input = self._child.master = None
         os.close(fd)
         del self._child.outputs[fd]
 
-    def _forward(self, fd: int) -> None:
-        """Pass input on. It is copied, never looked at."""
-        if self._pending:
-            return
-        try:
-            data = os.read(fd, _CHUNK)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if data:
-            self._feed(data)
-            return
-        self._stop_forwarding()
-        if self._forwarded and self._child.master is None:
-            self._child.close_input()
-        elif self._forwarded and self._child.master is not None:
-            self._feed(_end_of_file(self._child.master))
-
-    def _feed(self, data: bytes) -> None:
-        if self._child.input is None:
-            return
-        try:
-            written = os.write(self._child.input, data)
-        except BlockingIOError:
-            written = 0
-        except OSError:  # the command closed its input
-            self._stop_forwarding()
-            return
-        self._forwarded += written
-        if written < len(data):
-            self._hold_back(data[written:])
-
-    def _hold_back(self, rest: bytes) -> None:
-        """The command reads slower than we are given: wait until there is room."""
-        waiting = bool(self._pending)
-        self._pending = rest
-        if waiting or self._child.input is None:
-            return
-        if self._stdin is not None and self._stdin in self._selector.get_map():
-            self._selector.unregister(self._stdin)
-        if self._child.input == self._child.master:
-            return  # tried again with every sample
-        self._selector.register(self._child.input, selectors.EVENT_WRITE, lambda _fd: self._retry())
-
-    def _retry(self) -> None:
-        data, self._pending = self._pending, b""
-        if self._child.input is None:
-            return
-        with contextlib.suppress(KeyError, ValueError):
-            if self._child.input != self._child.master:
-                self._selector.unregister(self._child.input)
-        self._feed(data)
-        if not self._pending and self._stdin is not None:
-            try:
-                self._selector.register(self._stdin, selectors.EVENT_READ, self._forward)
-            except PermissionError:
-                self._feed_file(self._stdin)
-            except KeyError:
-                pass
-
-    def _feed_file(self, fd: int) -> None:
-        """A regular file as our input: give as much as there is room for."""
-        while not self._pending and self._stdin is not None:
-            self._forward(fd)
-
-    def _stop_forwarding(self) -> None:
-        if self._stdin is not None:
-            with contextlib.suppress(KeyError, ValueError):
-                self._selector.unregister(self._stdin)
-            self._stdin = None
-
     # -- observation -------------------------------------------------------------------
 
-    def _sample(self, now: int) -> None:
-        tracer, tree = self._observer()
+    def _observe(self, now: int) -> None:
+        """One sample. A fault of ours ends the observation, never the command."""
+        self._next_sample = now + SAMPLE_PERIOD_NS
         if self.on_tick is not None:
             self.on_tick()
-        if self._pending and self._child.master is not None:
-            self._retry()
+        self._forward.tick()
+        try:
+            if not self._blind:
+                self._sample(now)
+        except Exception as error:  # noqa: BLE001  (whatever it is)
+            self._fault(error)
+
+    def _fault(self, error: Exception) -> None:
+        self._blind = True
+        self.problems.append(
+            f"the command was no longer observed after a fault of ours "
+            f"({type(error).__name__}: {error}); please report it"
+        )
+
+    def _sample(self, now: int) -> None:
+        from receipt_trace.tracer import pace  # noqa: PLC0415
+
+        tracer, tree = self._observer()
         self._scan()
         key = self._child.key
-        self._next_sample = tracer.step(
+        due = tracer.step(
             tree,
             now,
             output=self.output.total,
             console=self._console() if tracer.counts()[1] else None,
-            given=self._forwarded,
+            given=self._forward.count,
             fed=frozenset((key,)) if self._is_fed() else frozenset(),
         )
+        self._next_sample = pace(due, now, time.monotonic_ns())
         if (
             self._on_wait == "interrupt"
             and tracer.waits(tree)
-            and tracer.still(tree, now, self._forwarded)
+            and tracer.still(tree, now, self._forward.count)
         ):
             self._end(EXIT_WAIT, INTERRUPT_GRACE_NS)
 
@@ -458,10 +397,7 @@ class Run:
 
     def _is_fed(self) -> bool:
         """The command took all it was given and owes no answer: a server between two requests."""
-        if not self._forwarded or self._child.input is None or self._child.master is not None:
-            return False
-        unread = struct.unpack("i", fcntl.ioctl(self._child.input, termios.FIONREAD, bytes(4)))[0]
-        return not unread and not self._pending and not self.output.unterminated
+        return bool(self._forward.count) and self._forward.taken and not self.output.unterminated
 
     def _context(self, tree: "Tree", waiter: "Waiter") -> "Context":
         from dataclasses import replace  # noqa: PLC0415
@@ -509,7 +445,7 @@ class Run:
     def _end(self, returncode: int, steps: Sequence[tuple[str, int]]) -> None:
         """Begin to end the tree ourselves."""
         self._observer()
-        self._ending = _Ending(returncode, deque(steps), time.monotonic_ns())
+        self._ending = _Ending(returncode, steps, time.monotonic_ns())
 
     def _press(self, ending: "_Ending", now: int) -> None:
         """Next signal when the time of the last one is over; everything hung up at last."""
@@ -543,20 +479,26 @@ class Run:
             quiet = not outputs
         if self._tracer is None or self._tree is None:
             return
+        try:
+            self._last_look(self._tracer, self._tree, time.monotonic_ns())
+        except Exception as error:  # noqa: BLE001  (the command's own status still stands)
+            self._fault(error)
+        self._tracer = None
+
+    def _last_look(self, tracer: "Tracer", tree: "Tree", now: int) -> None:
         from receipt_trace.observation import Ending  # noqa: PLC0415
         from receipt_trace.rule import How  # noqa: PLC0415
 
-        now = time.monotonic_ns()
         if self._ending is not None:
             self._end_rest(now)
-            self._tracer.stop(self._tree, now, How.INTERRUPTED)
-        else:
-            self._scan()
-            self._tree.members.pop(self.pid, None)
-            self._tree.ended[self._tree.root] = Ending(self._status)
-            self._tracer.step(self._tree, now, output=self.output.total, given=self._forwarded)
-            self._tracer.stop(self._tree, now)
-        self._tracer = None
+            tracer.stop(tree, now, How.INTERRUPTED)
+            return
+        self._scan()
+        tree.members.pop(self.pid, None)
+        tree.ended[tree.root] = Ending(self._status)
+        if not self._blind:
+            tracer.step(tree, now, output=self.output.total, given=self._forward.count)
+        tracer.stop(tree, now)
 
     def _end_rest(self, now: int) -> None:
         """The command is gone; whoever of its tree outlived the signals so far is ended too."""
@@ -578,14 +520,14 @@ class Run:
         ]
 
 
-@dataclass(slots=True)
 class _Ending:
     """We are ending the tree: which signals are left, and when the next one is due."""
 
-    returncode: int
-    steps: deque[tuple[str, int]]
-    at: int
-    given_up: bool = False
+    def __init__(self, returncode: int, steps: Sequence[tuple[str, int]], at: int) -> None:
+        self.returncode = returncode
+        self.steps = deque(steps)
+        self.at = at
+        self.given_up = False
 
 
 def _zombie(pid: int) -> bool:
@@ -597,11 +539,3 @@ def _zombie(pid: int) -> bool:
         return proc.stat(Path("/proc"), pid).state in "ZX"
     except (OSError, ValueError):
         return True
-
-
-def _end_of_file(master: int) -> bytes:
-    """What the terminal takes for the end of input in line mode (VEOF)."""
-    try:
-        return bytes(termios.tcgetattr(master)[6][termios.VEOF])
-    except (termios.error, OSError, TypeError):
-        return b"\x04"
