@@ -12,7 +12,9 @@ from receipt_trace.errors import ReceiptTraceError, UsageError
 _EXIT_CODES = """\
 exit codes:
   0 fine   64 bad usage or configuration   69 nothing could be observed
-  70 our own fault   75 ended because of a wait   77 permission denied
+  70 our own fault   77 permission denied
+  run: the command's own; 75 ended because of a wait, 124 by --timeout, 126 it cannot be
+  executed, 127 it was not found
 """
 
 _RUN = """\
@@ -26,8 +28,8 @@ caller's input is passed on, and so is its end once something came; an input clo
 from the start (</dev/null) is nobody, and the command's stays open. Under `null` its
 input is closed.
 
-Nothing is ever signalled, unless --on-wait interrupt or --timeout asks for it.
-Signals sent to receipt-trace (INT, TERM, QUIT, HUP, TSTP, CONT, WINCH) are handed on. If
+The command is signalled only when --on-wait interrupt or --timeout asks for it, and when
+receipt-trace gets a signal: those (INT, TERM, QUIT, HUP, TSTP, CONT, WINCH) are handed on. If
 receipt-trace itself is killed, the command is hung up on (SIGHUP, and the end of its
 input), as when a terminal window is closed. When the command ends, receipt-trace ends; what
 it left in the background goes on with nobody to write to (under `tty` it is hung up on).
@@ -203,7 +205,7 @@ def _add_watch(commands: "argparse._SubParsersAction[_Parser]") -> None:
     parser.add_argument(
         "--agents", action="store_true", help="list the agents that are known, then exit"
     )
-    parser.add_argument("-v", "--verbose", action="store_true", help="log every tree and agent")
+    parser.add_argument("-v", "--verbose", action="store_true", help="log every tree too")
     _add_source(parser)
 
 

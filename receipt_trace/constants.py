@@ -17,6 +17,11 @@ QUIET_NS: Final = 1_000_000_000
 """How long a candidate must stay one, without output, before it is a wait.
 Shorter catches programs between two steps; longer costs the agent time."""
 
+PATIENCE_NS: Final = 3_000_000_000
+"""A wait whose call has a time-out of up to this is believed only once that has passed and
+the program came back without a word: a monitor that redraws every three seconds (top) also
+waits for a key meanwhile. Longer ones (vim 4 s, mutt 30 s, certbot 10 h) are not waited for."""
+
 MAX_CPU_TICKS: Final = 5
 """CPU time the whole tree may use within the quiet time, in ticks. Redrawing a
 cursor or waking on a timer stays below it, work does not."""

@@ -111,7 +111,7 @@ class Discovery:
             return
         kind = self._tool_kind(facts)
         if kind is not None:
-            self._try(pid, None, self._agent_of(kind, facts))
+            self._try(pid, None, self._agent_of(kind, facts), recognised=True)
             return
         harness = self._registry.harness(facts)
         if harness is not None:
@@ -200,18 +200,23 @@ class Discovery:
             for child in self._children(pid):
                 self.look(child)
 
-    def _try(self, pid: int, label: str | None, agent: Agent | None) -> None:
+    def _try(
+        self, pid: int, label: str | None, agent: Agent | None, *, recognised: bool = False
+    ) -> None:
         try:
-            self._start(pid, label, agent)
+            self._start(pid, label, agent, recognised=recognised)
         except (OSError, ValueError):
             return  # it came and went
 
-    def _start(self, pid: int, label: str | None, agent: Agent | None) -> Tree:
+    def _start(
+        self, pid: int, label: str | None, agent: Agent | None, *, recognised: bool = False
+    ) -> Tree:
         stat = proc.stat(self._root, pid)
         known = self.trees.of(pid)
         if known is not None:
             return known
-        tree = self.trees.add(Tree(ProcessId(pid, stat.start), stat.ppid, label, agent))
+        root = ProcessId(pid, stat.start)
+        tree = self.trees.add(Tree(root, stat.ppid, label, agent, recognised=recognised))
         self._started(tree)
         queue = [pid]
         for parent in queue:

@@ -11,7 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from receipt_trace.constants import LAPSE_NS, MAX_CPU_TICKS, QUIET_NS
+from receipt_trace.constants import (
+    LAPSE_NS,
+    MAX_CPU_TICKS,
+    NS,
+    PATIENCE_NS,
+    QUIET_NS,
+    SAMPLE_PERIOD_NS,
+)
 from receipt_trace.observation import Ending, ProcessId, Sample, Waiter, WaiterKey
 
 
@@ -58,6 +65,7 @@ class _Candidate:
     seen: int
     output: int
     cpu_ticks: int
+    timeout: int
 
 
 @dataclass(slots=True)
@@ -76,9 +84,7 @@ class Rule:
     @property
     def due(self) -> int | None:
         """The earliest time at which a candidate can be confirmed (``None``: no candidate)."""
-        waiting = [
-            c.since + self.quiet for k, c in self._candidates.items() if k.input not in self._active
-        ]
+        waiting = [self._due(c) for k, c in self._candidates.items() if k.input not in self._active]
         return min(waiting, default=None)
 
     @property
@@ -106,11 +112,17 @@ class Rule:
             candidate = self._candidates.get(key)
             if candidate is None or self._broken(candidate, waiter, sample):
                 self._candidates[key] = _Candidate(
-                    waiter, sample.time, sample.time, sample.output, sample.cpu_ticks
+                    waiter,
+                    sample.time,
+                    sample.time,
+                    sample.output,
+                    sample.cpu_ticks,
+                    _timeout(waiter),
                 )
                 continue
             candidate.seen, candidate.waiter = sample.time, waiter
-            quiet = sample.time - candidate.since >= self.quiet
+            candidate.timeout = max(candidate.timeout, _timeout(waiter))
+            quiet = sample.time >= self._due(candidate)
             if quiet and key.input not in self._active:  # one receipt for each input
                 self._active[key.input] = candidate
                 spent = sample.cpu_ticks - candidate.cpu_ticks
@@ -119,6 +131,12 @@ class Rule:
             if not self._lapses(key, self._candidates[key], sample):
                 del self._candidates[key]
         return confirmed
+
+    def _due(self, candidate: _Candidate) -> int:
+        """When a candidate has been quiet for long enough: also past its own time-out, if short."""
+        patience = candidate.timeout + 2 * SAMPLE_PERIOD_NS
+        short = self.quiet <= candidate.timeout <= PATIENCE_NS
+        return candidate.since + (patience if short else self.quiet)
 
     def _broken(self, candidate: _Candidate, waiter: Waiter, sample: Sample) -> bool:
         active = self._active.get(waiter.key.input) is candidate
@@ -163,3 +181,8 @@ class Rule:
             return How.EXITED, status
         # It lives, and nobody saw it take anything.
         return (How.ANSWERED if was.timeout is None else How.EXPIRED), None
+
+
+def _timeout(waiter: Waiter) -> int:
+    """The time-out of its call in nanoseconds (0: none)."""
+    return int((waiter.timeout or 0) * NS)

@@ -70,6 +70,7 @@ class _Case:
     rule: Rule = field(default_factory=Rule)
     suspected: int = 0
     blind: int = 0
+    cost: int = 0
 
 
 def this_host(proc: Path = Path("/proc")) -> Host:
@@ -113,17 +114,19 @@ class Tracer:
         case = self._cases.get(tree.root)
         return () if case is None else case.rule.active
 
-    def still(self, tree: Tree, now: int, given: int | None = None) -> bool:
+    def still(
+        self, tree: Tree, now: int, *, console: Console | None = None, given: int | None = None
+    ) -> bool:
         """Look at everything once more: whether a confirmed wait of the tree still stands."""
-        sample = self.source.sample(tree, now, fresh=True, given=given)
+        sample = self.source.sample(tree, now, fresh=True, console=console, given=given)
         tree.ended.update(sample.ended)  # the next step is still to hear of them
         seen = {w.key for w in sample.waiters}
-        return any(w.key in seen or w.grade == "terminal" for w in self.waits(tree))
+        return any(w.key in seen for w in self.waits(tree))
 
-    def counts(self) -> tuple[int, int]:
-        """(suspected threads, processes that may not be looked into), over all trees."""
-        cases = self._cases.values()
-        return sum(c.suspected for c in cases), sum(c.blind for c in cases)
+    def counts(self, tree: Tree) -> tuple[int, int]:
+        """(suspected threads, processes that may not be looked into) in the last sample of a tree."""
+        case = self._cases[tree.root]
+        return case.suspected, case.blind
 
     def step(
         self,
@@ -168,6 +171,18 @@ class Tracer:
             self._record.context(case.tree.root, transition.waiter, context)
         return case.clerk.wait(case.tree, transition, context)
 
+    def pace(self, tree: Tree, due: int, began: int, ended: int) -> int:
+        """When a tree that it took from ``began`` to ``ended`` to look at is looked at again.
+
+        A huge tree is looked at less often, so that it costs at most a tenth of a core. One
+        look that took long (something was loaded for it) does not count.
+        """
+        case = self._cases.get(tree.root)
+        if case is None:
+            return due
+        cost, case.cost = min(case.cost, ended - began), ended - began
+        return max(due, ended + _REST * cost)
+
     def stop(self, tree: Tree, now: int, how: How = How.LOST) -> None:
         """End with a tree: its open waits are resolved as ``how`` says."""
         case = self._cases.pop(tree.root, None)
@@ -181,14 +196,6 @@ class Tracer:
         if self._record is not None:
             self._record.stop(tree.root, now, how, wall)
         self.source.forget(tree)
-
-
-def pace(due: int, began: int, ended: int) -> int:
-    """When a tree that took from ``began`` to ``ended`` to look at is looked at again.
-
-    A huge tree is looked at less often, so that it costs at most a tenth of a core.
-    """
-    return max(due, ended + _REST * (ended - began))
 
 
 def open_limit() -> None:

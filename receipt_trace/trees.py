@@ -26,7 +26,8 @@ class Tree:
 
     ``members`` maps the number of each living process to its identity; ``None``
     while that is not known (a process that came and went too fast to be looked at
-    still hands the tree on to its children). ``parent`` started the root.
+    still hands the tree on to its children). ``parent`` started the root. ``recognised``: the
+    agent is known to run its commands so; else the root may as well be a server.
     """
 
     root: ProcessId
@@ -35,6 +36,7 @@ class Tree:
     agent: Agent | None = None
     members: dict[int, ProcessId | None] = field(default_factory=dict)
     ended: dict[ProcessId, Ending] = field(default_factory=dict)
+    recognised: bool = False
     born: int = 1
 
     def __post_init__(self) -> None:

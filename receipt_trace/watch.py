@@ -23,7 +23,7 @@ from receipt_trace.sources import proc, scan
 from receipt_trace.sources.connector import Connector
 from receipt_trace.sources.context import read_context
 from receipt_trace.sources.procfs import Procfs
-from receipt_trace.tracer import Record, Tracer, open_limit, pace
+from receipt_trace.tracer import Record, Tracer, open_limit
 from receipt_trace.trees import Agent, Tree, Trees
 
 _SWEEP_NS: Final = NS  # how often everybody is looked at where no events come
@@ -86,6 +86,7 @@ class Watch:
         self.discovery = Discovery(root, self.trees, registry, self._started, self._found)
         self._next_sweep = 0
         self._seen: dict[int, int] = {}
+        self._told: set[tuple[ProcessId, str]] = set()
 
     def stop(self) -> None:
         """Leave the loop at the next turn (may be called from a signal handler)."""
@@ -126,7 +127,8 @@ class Watch:
             try:
                 began = time.monotonic_ns()
                 due = self._tracer.step(tree, began)
-                self._due[tree.root] = pace(due, began, time.monotonic_ns())
+                self._due[tree.root] = self._tracer.pace(tree, due, began, time.monotonic_ns())
+                self._tell(tree)
                 self._reconcile(tree, now)
             except BrokenPipeError:
                 raise  # nobody reads our output any more
@@ -164,10 +166,18 @@ class Watch:
             self._end(tree, now)
 
     def _end(self, tree: Tree, now: int) -> None:
-        self._tracer.stop(tree, now, How.LOST)
         self.trees.remove(tree)
+        self._tracer.stop(tree, now, How.LOST)
         self._due.pop(tree.root, None)
+        self._told -= {(tree.root, "suspected"), (tree.root, "blind")}
         self._log.debug("tree_ended", root_pid=tree.root.pid, label=tree.label)
+
+    def _tell(self, tree: Tree) -> None:
+        """Say once of each tree what cannot be seen of it, or is not believed."""
+        for event, count in zip(("suspected", "blind"), self._tracer.counts(tree), strict=True):
+            if count and (tree.root, event) not in self._told:
+                self._told.add((tree.root, event))
+                self._log.warning(event, root_pid=tree.root.pid, label=tree.label, count=count)
 
     def _started(self, tree: Tree) -> None:
         self._tracer.follow(tree)

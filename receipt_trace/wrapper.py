@@ -306,24 +306,23 @@ class Run:
         )
 
     def _sample(self, now: int) -> None:
-        from receipt_trace.tracer import pace  # noqa: PLC0415
-
         tracer, tree = self._observer()
         self._scan()
         key = self._child.key
+        console = self._console() if tracer.counts(tree)[1] else None
         due = tracer.step(
             tree,
             now,
             output=self.output.total,
-            console=self._console() if tracer.counts()[1] else None,
+            console=console,
             given=self._forward.count,
             fed=frozenset((key,)) if self._is_fed() else frozenset(),
         )
-        self._next_sample = pace(due, now, time.monotonic_ns())
+        self._next_sample = tracer.pace(tree, due, now, time.monotonic_ns())
         if (
             self._on_wait == "interrupt"
             and tracer.waits(tree)
-            and tracer.still(tree, now, self._forward.count)
+            and tracer.still(tree, now, console=console, given=self._forward.count)
         ):
             self._end(EXIT_WAIT, INTERRUPT_GRACE_NS)
 
@@ -337,6 +336,11 @@ class Run:
 
             open_limit()
             source = Procfs()
+            if not source.usable:
+                self.problems.append(
+                    f"nothing is observed: the system calls of {os.uname().machine} are not known; "
+                    f"try: receipt-trace doctor"
+                )
             self._root = source.root
             start = proc.stat(self._root, self.pid).start
             self._tree = Tree(ProcessId(self.pid, start), parent=os.getpid(), label=self._label)
@@ -491,7 +495,7 @@ class Run:
 
         if self._ending is not None:
             self._end_rest(now)
-            tracer.stop(tree, now, How.INTERRUPTED)
+            tracer.stop(tree, now, How.LOST if self.survivors else How.INTERRUPTED)
             return
         self._scan()
         tree.members.pop(self.pid, None)

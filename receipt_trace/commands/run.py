@@ -108,7 +108,11 @@ class _Receipts:
         elif raw and receipt.input.kind == "screen":
             self._later.append(receipt)
         elif self._is_news(receipt, raw):
-            self._say(receipt, newline, newline if unfinished and os.isatty(2) else "")
+            self._say(
+                receipt,
+                newline,
+                newline if unfinished and receipt.event == "wait" and os.isatty(2) else "",
+            )
 
     def _is_news(self, receipt: "Receipt", raw: bool) -> bool:
         """With a person at the keys, one line per program is enough: he sees the rest himself."""

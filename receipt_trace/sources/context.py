@@ -22,7 +22,7 @@ def read_context(root: Path, tree: Tree, waiter: Waiter, wall: int) -> Context:
     cgroup = _cgroup(root, asker)
     found = _CONTAINER.search(cgroup or "")
     modes = _modes(root, waiter)
-    output = _file_output(root, tree, waiter)
+    output = _said(root, tree, waiter)
     return Context(
         program=program,
         root=read_program(root, asker, program.comm),
@@ -87,18 +87,35 @@ def _modes(root: Path, waiter: Waiter) -> terminal.Modes | None:
     return None
 
 
-def _file_output(root: Path, tree: Tree, waiter: Waiter) -> bytes | None:
-    """The end of the regular file that the harness gave the tool call to write to."""
-    for pid in (tree.root.pid, waiter.key.pid):
-        for fd in (1, 2):
-            try:
-                descriptor = proc.descriptor(root, pid, fd, None)
-                if descriptor.kind is not FileKind.FILE or not descriptor.writable:
-                    continue
-                with open(f"{root}/{pid}/fd/{fd}", "rb") as file:
-                    end = file.seek(0, os.SEEK_END)
-                    file.seek(max(0, end - OUTPUT_TAIL_BYTES))
-                    return file.read(OUTPUT_TAIL_BYTES)
-            except OSError:
+def output_file(root: Path, pid: int, size: int) -> bytes | None:
+    """The end of the regular file that a process writes its output to; ``None``: there is none."""
+    for fd in (1, 2):
+        try:
+            descriptor = proc.descriptor(root, pid, fd, None)
+            if descriptor.kind is not FileKind.FILE or not descriptor.writable:
                 continue
+            with open(f"{root}/{pid}/fd/{fd}", "rb") as file:
+                end = file.seek(0, os.SEEK_END)
+                file.seek(max(0, end - size))
+                return file.read(size)
+        except OSError:
+            continue
     return None
+
+
+def _said(root: Path, tree: Tree, waiter: Waiter) -> bytes | None:
+    """The latest output of a tree, where the harness gave it a file to write to.
+
+    ``None`` also if nobody in it has written anything: what is in the file is not its own.
+    """
+    if not any(_wrote(root, pid) for pid in tree.members):
+        return None
+    said = output_file(root, tree.root.pid, OUTPUT_TAIL_BYTES)
+    return output_file(root, waiter.key.pid, OUTPUT_TAIL_BYTES) if said is None else said
+
+
+def _wrote(root: Path, pid: int) -> bool:
+    try:
+        return bool(proc.field((root / str(pid) / "io").read_bytes(), "wchar"))
+    except OSError:
+        return False

@@ -31,7 +31,9 @@ from receipt_trace.observation import (
     Waiter,
     WaiterKey,
 )
+from receipt_trace.output import Output
 from receipt_trace.sources import calls, proc
+from receipt_trace.sources.context import output_file
 from receipt_trace.sources.sockets import unix_inodes, unix_peers
 from receipt_trace.trees import Tree
 
@@ -64,6 +66,11 @@ class Procfs:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._budget = _Budget(min(_KEPT_FILES, soft // 2))
 
+    @property
+    def usable(self) -> bool:
+        """Whether the system calls of this machine are known."""
+        return bool(self._numbers)
+
     def forget(self, tree: Tree) -> None:
         """Close what is kept open for a tree."""
         watched = self._trees.pop(tree.root, None)
@@ -90,7 +97,7 @@ class Procfs:
         input that the caller passed on, where all input comes through him; else bytes
         read are counted.
         """
-        watched = self._trees.setdefault(tree.root, _Watched())
+        watched = self._trees.setdefault(tree.root, _Watched(tree.root))
         ran = self._refresh(tree, watched)
         watched.given = given
         handles = watched.handles
@@ -98,8 +105,8 @@ class Procfs:
         blind = any(t.activity is Activity.UNKNOWN for h in handles.values() for t in h.view)
         if waiting or (blind and console is not None):
             if ran or fresh or fed != watched.fed or console is not None:
-                watched.findings = self._look(tree, watched, console, fed, fresh, output is None)
                 watched.fed = fed
+                watched.findings = self._look(tree, watched, console, fresh, output is None)
         else:
             watched.findings = Findings(blind=sum(h.blind for h in handles.values()))
         waiters = watched.findings.waiters
@@ -165,7 +172,6 @@ class Procfs:
         tree: Tree,
         watched: "_Watched",
         console: Console | None,
-        fed: frozenset[str],
         fresh: bool,
         count_output: bool,
     ) -> Findings:
@@ -181,12 +187,32 @@ class Procfs:
             watched.written += self._written(tree, watched, processes)
         forest = Forest(
             tree.root, processes, frozenset(k for k, mine in watched.inputs.items() if mine),
-            fed, console,
+            watched.fed | self._idle(tree, watched, processes.get(tree.root.pid)), console,
         )  # fmt: skip
         found = find_waiters(forest)
         if not found.waiters:
             found = self._guests(tree, watched, forest) or found
         return replace(found, waiters=tuple(self._marked(watched, w) for w in found.waiters))
+
+    def _idle(self, tree: Tree, watched: "_Watched", root: Process | None) -> frozenset[str]:
+        """Inputs that the root may be fed from, by whom it then owes no answer.
+
+        It was seen to take something from one. Or nobody saw how it began: it reads a
+        pipe or socket, has written into another, and may be a server that has answered its
+        first request. Neither if it has left a line unfinished where that can be seen.
+        """
+        held = (root.descriptors or {}) if root is not None else {}
+        unknown = watched.given is None and not tree.recognised and _is_channel(held.get(1))
+        if unknown and watched.handles[tree.root.pid].has_written():
+            return frozenset(
+                {*watched.seen_fed, *(k for k, mine in watched.inputs.items() if mine)}
+            )
+        if watched.seen_fed:
+            said = Output()
+            said.feed(output_file(self.root, tree.root.pid, 4096) or b"")
+            if said.unterminated:
+                return frozenset()
+        return frozenset(watched.seen_fed)
 
     def _inputs(self, tree: Tree, watched: "_Watched", processes: Mapping[int, Process]) -> None:
         """Note what the root was given to read, if the one who started it holds the other end."""
@@ -313,6 +339,8 @@ class Procfs:
         taken = mark.moved(runs, read, watched.given, alone=len(waiter.wait_set) <= 1)
         mark.count = max(0, mark.count) + taken
         mark.runs, mark.read, mark.given = runs, read, watched.given
+        if taken and watched.given is None and waiter.wiring != "tty" and key[:2] == watched.root:
+            watched.seen_fed.add(key.input)
         return taken
 
     def _left(
@@ -342,16 +370,22 @@ class Procfs:
         return frozenset(answered), frozenset(closed)
 
 
+def _is_channel(output: Descriptor | None) -> bool:
+    return output is not None and output.kind in (FileKind.PIPE, FileKind.UNIX, FileKind.OUTSIDE)
+
+
 @dataclass(slots=True)
 class _Watched:
     """What is remembered of a tree between two samples."""
 
+    root: ProcessId
     handles: dict[int, "_Handle"] = field(default_factory=dict)
     findings: Findings = field(default_factory=Findings)
     waiters: dict[WaiterKey, Waiter] = field(default_factory=dict)
     inputs: dict[str, bool] = field(default_factory=dict)
     outputs: set[str] = field(default_factory=set)
     fed: frozenset[str] = frozenset()
+    seen_fed: set[str] = field(default_factory=set)
     marks: dict[WaiterKey, "_Mark"] = field(default_factory=dict)
     given: int | None = None
     cpu: int = 0
@@ -631,6 +665,13 @@ class _Handle:
         except OSError:
             return 0, 0
         return proc.field(raw, "SigIgn", 16) or 0, proc.field(raw, "SigCgt", 16) or 0
+
+    def has_written(self) -> bool:
+        """Whether it has written anything, to whomever (so: yes, if that may not be seen)."""
+        try:
+            return proc.field(Path(f"{self._directory}/io").read_bytes(), "wchar") != 0
+        except OSError:
+            return True
 
     def written(self) -> int:
         """Bytes written since the last call (0 at the first one)."""
