@@ -1,5 +1,5 @@
 """``python -m receipt_trace`` is the command line."""
 
-from receipt_trace.cli import main
+from receipt_trace.cli import entry
 
-raise SystemExit(main())
+entry()

@@ -79,9 +79,24 @@ class AgentKind:
 
 def is_shell_call(argv: tuple[str, ...]) -> bool:
     """``SHELL -c TEXT``, also ``-lc`` and with other options before it."""
-    if len(argv) < 3 or PurePath(argv[0]).name.lstrip("-") not in _SHELLS:
-        return False
-    return any(a.startswith("-") and not a.startswith("--") and "c" in a for a in argv[1:-1])
+    options, rest = _options(argv)
+    return _is_shell(argv) and bool(rest) and any("c" in o for o in options)
+
+
+def _is_shell(argv: tuple[str, ...]) -> bool:
+    return bool(argv) and PurePath(argv[0]).name.lstrip("-") in _SHELLS
+
+
+def _options(argv: tuple[str, ...]) -> tuple[list[str], tuple[str, ...]]:
+    """The short options of a shell's command line, and what comes after all options."""
+    short: list[str] = []
+    position = 1
+    while position < len(argv) and argv[position][:1] in ("-", "+"):
+        option = argv[position]
+        if not option.startswith("--"):
+            short.append(option)
+        position += 2 if option[1:] in ("o", "O") else 1  # these two have an argument
+    return short, argv[position:]
 
 
 def _script(argv: tuple[str, ...]) -> tuple[str | None, str | None]:

@@ -1,6 +1,7 @@
 """The command line: arguments in, exit code out. Each command loads only what it needs."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -85,8 +86,8 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}\ntry: {self.prog} --help")
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+def build_parser(first: str = "") -> argparse.ArgumentParser:
+    """The command line; if its first word is known to be a command, only with that one."""
     parser = _Parser(
         prog="receipt-trace",
         description="See from the kernel that a command waits for input nobody gives.",
@@ -96,12 +97,11 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"receipt-trace {__version__}")
     commands = parser.add_subparsers(
-        dest="command", metavar="COMMAND", parser_class=_Parser, required=True
+        dest="command", metavar="COMMAND", parser_class=_Parser, required=True, prog="receipt-trace"
     )
-    _add_run(commands)
-    _add_watch(commands)
-    _add_replay(commands)
-    _add_doctor(commands)
+    adders = {"run": _add_run, "watch": _add_watch, "replay": _add_replay, "doctor": _add_doctor}
+    for add in [adders[first]] if first in adders else adders.values():
+        add(commands)
     return parser
 
 
@@ -248,9 +248,14 @@ def _pid(text: str) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code. Never raises for a person's mistake."""
-    parser = build_parser()
+    words = sys.argv[1:] if argv is None else argv
+    parser = build_parser(words[0] if words else "")
     try:
-        options = parser.parse_args(argv)
+        options, unknown = parser.parse_known_args(words)
+        if unknown:
+            raise UsageError(
+                f"{' '.join(unknown)}: no such option\ntry: receipt-trace {options.command} --help"
+            )
         code: int = import_module(options.handler).main(options)
         return code
     except ReceiptTraceError as error:
@@ -271,3 +276,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _safe(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def entry() -> NoReturn:
+    """The console script: run, and leave at once.
+
+    Taking the interpreter down in good order takes as long as ``run`` itself does for a
+    short command, and there is nothing left to do in it.
+    """
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -95,7 +95,9 @@ def find_waiters(forest: Forest) -> Findings:
             if wait is not None:
                 waits.append(wait)
     stuck = _fixed_point(forest, waits)
-    found = _controlled(forest, ends, stuck) + _dead(ends, stuck)
+    found = _controlled(forest, ends, stuck)
+    answerable = {(w.key.pid, w.key.tid) for w in found}
+    found += _dead(ends, [w for w in stuck if (w.process.id.pid, w.thread.tid) not in answerable])
     blind = [p for p in forest.processes.values() if p.descriptors is None]
     if forest.console is not None:
         found += _terminal_grade(forest, forest.console, blind)
@@ -204,17 +206,18 @@ def _is_controlled(forest: Forest, descriptor: Descriptor, feeders: frozenset[in
 
 def _may_read(forest: Forest, process: Process, descriptor: Descriptor, thread: Thread) -> bool:
     """Whether the waiter would get what is typed or written: job control, idle shells, fed roots."""
+    stopped = process.state in _STOPPED
     if descriptor.kind is not FileKind.TTY:
         idle = descriptor.key in forest.fed or _idle_shell(process, _TERM)
-        return not (process.id == forest.root and idle)
+        return not stopped and not (process.id == forest.root and idle)
     if process.terminal != descriptor.key:  # not its controlling terminal: no job control
-        return True
+        return not stopped
     background = process.foreground not in (-1, process.group)
     if background:
         # Stopped by SIGTTIN inside its read: it would read if it were let.
         plain = thread.call is not None and not thread.call.multiplexed
-        return process.state in _STOPPED and plain
-    return not _idle_shell(process, _JOB_CONTROL)
+        return stopped and plain
+    return not stopped and not _idle_shell(process, _JOB_CONTROL)
 
 
 def _idle_shell(process: Process, ignored: int) -> bool:
@@ -271,7 +274,9 @@ def _controlled(forest: Forest, ends: _Ends, stuck: Iterable[_Wait]) -> list[Wai
         by_process.setdefault(wait.process.id.pid, []).append(wait)
     found: list[Waiter] = []
     for wait in stuck:
-        if wait.controlled and not wait.relays:
+        if wait.relays:  # it asks nothing itself
+            continue
+        if wait.controlled:
             found.append(_waiter(wait, wait.controlled[0]))
             continue
         for descriptor in wait.descriptors:

@@ -40,7 +40,12 @@ class Discovery:
 
     def name_root(self, pid: int) -> Tree:
         """Follow the tree of a process. Raises OSError when it is gone."""
-        return self._start(pid, label=None, agent=self._agent_above(pid))
+        known = self.trees.of(pid)
+        return (
+            known
+            if known is not None
+            else self._start(pid, label=None, agent=self._agent_above(pid))
+        )
 
     def name_agent(self, pid: int) -> None:
         """Take a process for a harness: each of its children, now and later, is a tool call."""
@@ -99,15 +104,24 @@ class Discovery:
         return stat.state not in "ZX" or stat.threads > 1
 
     def look(self, pid: int) -> None:
-        """A process has become a program: is it an agent, or the root of a tool call?"""
-        if self._registry is None or self.trees.of(pid) is not None:
+        """A process has become a program: is it an agent, or the root of a tool call?
+
+        Also inside another tool call: the innermost mark counts.
+        """
+        inside = self.trees.of(pid)
+        if self._registry is None and inside is None:
             return
         facts = self._facts(pid)
         if facts is None:
             return
         label = facts.environment.get(MARK)
         if label and self._environment(facts.ppid).get(MARK) != label:
-            self._try(pid, label, self._agent_above(pid))
+            if inside is not None and inside.root.pid == pid:
+                inside.label = label
+            elif self._registry is not None:
+                self._try(pid, label, self._agent_above(pid))
+            return
+        if self._registry is None or (inside is not None and inside.root.pid == pid):
             return
         kind = self._tool_kind(facts)
         if kind is not None:
@@ -213,8 +227,9 @@ class Discovery:
     ) -> Tree:
         stat = proc.stat(self._root, pid)
         known = self.trees.of(pid)
-        if known is not None:
+        if known is not None and known.root.pid == pid:
             return known
+        self.trees.leave(pid)
         root = ProcessId(pid, stat.start)
         tree = self.trees.add(Tree(root, stat.ppid, label, agent, recognised=recognised))
         self._started(tree)
@@ -222,6 +237,7 @@ class Discovery:
         for parent in queue:
             for child in self._children(parent):
                 if child not in tree.members:
+                    self.trees.leave(child)
                     self.trees.fork(parent, child, self._identity(child))
                     queue.append(child)
         return tree

@@ -262,16 +262,20 @@ def _rfc3339(wall: int) -> str:
 
 
 def _short(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """A command line of at most ``ARGV_BYTES``; where it was cut stands an ellipsis."""
+    """A command line of at most ``ARGV_BYTES``, ends of arguments included; an ellipsis where
+    it was cut.
+    """
+    if sum(len(argument.encode()) + 1 for argument in argv) <= ARGV_BYTES:
+        return argv
     kept: list[str] = []
-    room = ARGV_BYTES
+    room = ARGV_BYTES - len("…".encode()) - 1
     for argument in argv:
-        size = len(argument.encode()) + 1
-        if size > room:
-            kept.append(argument.encode()[: max(0, room - 4)].decode("utf-8", "ignore") + "…")
+        raw = argument.encode()
+        if len(raw) + 1 > room:
+            kept.append(raw[:room].decode("utf-8", "ignore") + "…")
             break
         kept.append(argument)
-        room -= size
+        room -= len(raw) + 1
     return tuple(kept)
 
 

@@ -65,7 +65,7 @@ class _Candidate:
     seen: int
     output: int
     cpu_ticks: int
-    timeout: int
+    patience: int
 
 
 @dataclass(slots=True)
@@ -117,11 +117,11 @@ class Rule:
                     sample.time,
                     sample.output,
                     sample.cpu_ticks,
-                    _timeout(waiter),
+                    self._patience(waiter),
                 )
                 continue
             candidate.seen, candidate.waiter = sample.time, waiter
-            candidate.timeout = max(candidate.timeout, _timeout(waiter))
+            candidate.patience = max(candidate.patience, self._patience(waiter))
             quiet = sample.time >= self._due(candidate)
             if quiet and key.input not in self._active:  # one receipt for each input
                 self._active[key.input] = candidate
@@ -133,10 +133,13 @@ class Rule:
         return confirmed
 
     def _due(self, candidate: _Candidate) -> int:
-        """When a candidate has been quiet for long enough: also past its own time-out, if short."""
-        patience = candidate.timeout + 2 * SAMPLE_PERIOD_NS
-        short = self.quiet <= candidate.timeout <= PATIENCE_NS
-        return candidate.since + (patience if short else self.quiet)
+        """When a candidate has been quiet for long enough."""
+        return candidate.since + max(self.quiet, candidate.patience)
+
+    def _patience(self, waiter: Waiter) -> int:
+        """How long it takes until a call with a short time-out has come back from it."""
+        timeout = int((waiter.timeout or 0) * NS)
+        return timeout + 2 * SAMPLE_PERIOD_NS if self.quiet <= timeout <= PATIENCE_NS else 0
 
     def _broken(self, candidate: _Candidate, waiter: Waiter, sample: Sample) -> bool:
         active = self._active.get(waiter.key.input) is candidate
@@ -181,8 +184,3 @@ class Rule:
             return How.EXITED, status
         # It lives, and nobody saw it take anything.
         return (How.ANSWERED if was.timeout is None else How.EXPIRED), None
-
-
-def _timeout(waiter: Waiter) -> int:
-    """The time-out of its call in nanoseconds (0: none)."""
-    return int((waiter.timeout or 0) * NS)

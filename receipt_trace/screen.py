@@ -41,10 +41,10 @@ def read_prompt(
     drawn = alternate or bool(_ERASE.search(visible) and _PLACE.search(visible))
     if not terminal and not drawn:
         columns, lines = _PIPE_COLUMNS, _PIPE_LINES
-    rows, cursor = _draw(visible, terminal, max(2, columns), max(2, lines))
+    rows, cursor, wrapped = _draw(visible, terminal, max(2, columns), max(2, lines))
     top, bottom = (0, len(rows)) if drawn else _paragraph(rows, cursor)
-    joined = _join(rows[top:bottom], columns if terminal else 0)
-    return Prompt(*_cut(joined.strip("\n").rstrip()), drawn)
+    text = "".join(rows[y] if y in wrapped else rows[y].rstrip() + "\n" for y in range(top, bottom))
+    return Prompt(*_cut(text.strip("\n").rstrip()), drawn)
 
 
 def _visible(output: bytes, alternate: bool) -> bytes:
@@ -62,42 +62,31 @@ def _visible(output: bytes, alternate: bool) -> bytes:
     return b"".join(shown) + output[position:]
 
 
-def _draw(visible: bytes, terminal: bool, columns: int, lines: int) -> tuple[list[str], int]:
-    """Rows of the screen, and the cursor's row."""
-    import pyte  # noqa: PLC0415  (only a wait needs it)
-    from pyte.modes import LNM  # noqa: PLC0415
+def _draw(
+    visible: bytes, terminal: bool, columns: int, lines: int
+) -> tuple[list[str], int, frozenset[int]]:
+    """Rows of the screen, the cursor's row, and the rows that go on in the next one."""
+    from receipt_trace.emulator import draw  # noqa: PLC0415  (only a wait needs it)
 
     for attempt in (visible, re.sub(SEQUENCE, b"", visible).replace(b"\x1b", b"")):
-        screen = pyte.Screen(columns, lines)
-        if not terminal:
-            screen.set_mode(LNM)
         try:
-            pyte.ByteStream(screen).feed(attempt)
-            return [row.rstrip() for row in screen.display], screen.cursor.y
+            return draw(attempt, columns, lines, newline_returns=not terminal)
         except Exception:  # noqa: BLE001, S112  (hostile sequences; the plain text is next)
             continue
-    return [], 0
+    return [], 0, frozenset()
 
 
 def _paragraph(rows: list[str], cursor: int) -> tuple[int, int]:
     """The lines that belong together around the cursor, or the last ones above it."""
     line = min(cursor, len(rows) - 1)
-    while line > 0 and not rows[line]:
+    while line > 0 and not rows[line].strip():
         line -= 1
     top, bottom = line, line + 1
-    while top > 0 and rows[top - 1] and line - top < _LINES_ABOVE:
+    while top > 0 and rows[top - 1].strip() and line - top < _LINES_ABOVE:
         top -= 1
-    while bottom < len(rows) and rows[bottom]:
+    while bottom < len(rows) and rows[bottom].strip():
         bottom += 1
     return max(top, 0), max(bottom, 0)
-
-
-def _join(rows: list[str], columns: int) -> str:
-    """Lines as text; a row filled to the edge goes on in the next one."""
-    text = ""
-    for row in rows:
-        text += row if columns and len(row) == columns else row + "\n"
-    return text
 
 
 def _cut(text: str) -> tuple[str, bool]:

@@ -96,6 +96,12 @@ class Trees:
         self._of[child] = tree
         return tree
 
+    def leave(self, pid: int) -> None:
+        """A living process is about to be the root of a tree of its own, or part of that."""
+        tree = self._of.pop(pid, None)
+        if tree is not None:
+            tree.members.pop(pid, None)
+
     def exit(self, pid: int, status: int | None) -> Tree | None:
         """A process ended; returns the tree it was in."""
         tree = self._of.pop(pid, None)

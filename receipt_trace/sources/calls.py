@@ -120,7 +120,7 @@ def _poll_set(args: tuple[int, ...], memory: ReadMemory) -> tuple[int, ...] | No
     count = args[1]
     if count > POLL_SET_MAX:
         return None
-    raw = memory(args[0], count * 8) if count else b""
+    raw = _whole(memory, args[0], count * 8)
     entries = struct.iter_unpack("=ihh", raw)
     return tuple(fd for fd, events, _ in entries if fd >= 0 and events & _POLL_READ)
 
@@ -135,9 +135,17 @@ def _select_set(args: tuple[int, ...], memory: ReadMemory) -> tuple[int, ...] | 
         return None
     if not args[1] or not count:
         return ()
-    words = memory(args[1], (count + 63) // 64 * 8)
+    words = _whole(memory, args[1], (count + 63) // 64 * 8)
     bits = int.from_bytes(words, "little")
     return tuple(fd for fd in range(count) if bits >> fd & 1)
+
+
+def _whole(memory: ReadMemory, address: int, length: int) -> bytes:
+    """All of it, or ValueError: a part of a set says nothing of the rest."""
+    raw = memory(address, length) if length else b""
+    if len(raw) != length:
+        raise ValueError(f"{len(raw)} of {length} bytes")
+    return raw
 
 
 def _milliseconds(value: int) -> float | None:
@@ -149,5 +157,5 @@ def _time(address: int, memory: ReadMemory, micro: bool) -> float | None:
     """A ``timeval`` or ``timespec`` in memory; a null pointer is no time-out."""
     if not address:
         return None
-    seconds, fraction = map(float, struct.unpack("=qq", memory(address, 16)))
+    seconds, fraction = map(float, struct.unpack("=qq", _whole(memory, address, 16)))
     return seconds + fraction / (1e6 if micro else 1e9)
