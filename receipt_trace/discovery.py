@@ -35,6 +35,7 @@ class Discovery:
         self._started, self._found = started, found
         self.harnesses: dict[int, tuple[ProcessId, AgentKind]] = {}
         self._named: dict[int, Agent] = {}
+        self._told: dict[int, int | None] = {}
 
     # -- what the caller names ---------------------------------------------------------
 
@@ -73,10 +74,13 @@ class Discovery:
                     if parent in self._named and self.trees.of(child) is None:
                         self._try(child, None, self._named[parent])
                 case Exec(pid):
+                    self._told.pop(pid, None)
                     self.look(pid)
                 case Exit(pid, status):
                     if not self.lives(pid):
                         self.gone(pid, status)
+                    elif self.trees.of(pid) is not None:
+                        self._told[pid] = status  # it may just be going, and this is not told again
                 case _:
                     lost = True
         return lost
@@ -85,7 +89,8 @@ class Discovery:
         """A process has ended."""
         self.harnesses.pop(pid, None)
         self._named.pop(pid, None)
-        self.trees.exit(pid, status)
+        told = self._told.pop(pid, None)
+        self.trees.exit(pid, told if status is None else status)
 
     def lives(self, pid: int) -> bool:
         """Whether a process we know is still there: not gone, not a zombie, not somebody else.

@@ -107,7 +107,7 @@ class Watch:
                         os.read(wake, 512)
                 self.turn(time.monotonic_ns())
         for tree in self.trees:
-            self._end(tree, time.monotonic_ns())
+            self._end(tree)
         if self._events is not None:
             self._events.close()
 
@@ -129,12 +129,12 @@ class Watch:
                 due = self._tracer.step(tree, began)
                 self._due[tree.root] = self._tracer.pace(tree, due, began, time.monotonic_ns())
                 self._tell(tree)
-                self._reconcile(tree, now)
+                self._reconcile(tree)
             except BrokenPipeError:
                 raise  # nobody reads our output any more
             except Exception:  # noqa: BLE001  (one tree that we cannot digest must not blind us)
                 self._log.exception("tree_failed", root_pid=tree.root.pid, label=tree.label)
-                self._end(tree, now)
+                self._end(tree)
 
     def _wake_at(self, now: int) -> int:
         return min(self._next_sweep, now + _LONGEST_PAUSE_NS, *self._due.values())
@@ -156,18 +156,18 @@ class Watch:
         born = scan.below(self._root, list(tree.members), list(tree.members))
         self.discovery.take(Fork(parent, child) for parent, child in born)
 
-    def _reconcile(self, tree: Tree, now: int) -> None:
+    def _reconcile(self, tree: Tree) -> None:
         """Drop members that are gone; end a tree that has none left."""
         for pid in set(tree.members) - set(self._source.processes(tree)):
             if not self.discovery.lives(pid):
                 self.discovery.gone(pid, None)
         if not tree.members:
-            self._tracer.step(tree, now)
-            self._end(tree, now)
+            self._tracer.step(tree, time.monotonic_ns())
+            self._end(tree)
 
-    def _end(self, tree: Tree, now: int) -> None:
+    def _end(self, tree: Tree) -> None:
         self.trees.remove(tree)
-        self._tracer.stop(tree, now, How.LOST)
+        self._tracer.stop(tree, time.monotonic_ns(), How.LOST)
         self._due.pop(tree.root, None)
         self._told -= {(tree.root, "suspected"), (tree.root, "blind")}
         self._log.debug("tree_ended", root_pid=tree.root.pid, label=tree.label)

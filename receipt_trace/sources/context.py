@@ -25,7 +25,7 @@ def read_context(root: Path, tree: Tree, waiter: Waiter, wall: int) -> Context:
     output = _said(root, tree, waiter)
     return Context(
         program=program,
-        root=read_program(root, asker, program.comm),
+        root=program if asker == waiter.key.pid else read_program(root, asker, _comm(root, asker)),
         uid=_owner(root, asker),
         cgroup=cgroup,
         container=found[1] if found else None,
@@ -45,6 +45,13 @@ def read_program(root: Path, pid: int, comm: str) -> Program:
     except OSError:
         argv = ()
     return Program(comm, proc.link(root, pid, "exe"), argv, proc.link(root, pid, "cwd"))
+
+
+def _comm(root: Path, pid: int) -> str:
+    try:
+        return proc.stat(root, pid).comm
+    except (OSError, ValueError):
+        return ""
 
 
 def _lives(root: Path, tree: Tree) -> bool:

@@ -1,0 +1,75 @@
+"""The configuration file."""
+
+import pytest
+
+from receipt_trace.agents import load_registry
+from receipt_trace.config import load
+from receipt_trace.errors import UsageError
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes a configuration; returns its path."""
+
+    def write(text):
+        path = tmp_path / "config.toml"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return write
+
+
+def test_an_empty_file_is_the_defaults(write):
+    """Nothing has to be said."""
+    config = load(write(""))
+    assert (config.receipts, config.source) == (None, "auto")
+    assert config.registry.kinds == load_registry().kinds
+
+
+def test_every_key_has_its_place(write):
+    """What is written is what counts."""
+    path = write(
+        'receipts = "/var/log/receipts.jsonl"\nsource = "procfs"\n'
+        '[agent.mine]\ntool.env = { MINE = "1" }\n'
+    )
+    config = load(path)
+    assert (config.receipts, config.source) == ("/var/log/receipts.jsonl", "procfs")
+    assert config.registry.kinds["mine"].env == {"MINE": "1"}
+    assert "codex" in config.registry.kinds
+
+
+WRONG = {
+    "an unknown key": ('receits = "x"', ["receits", "receipts, source, agent"]),
+    "receipts that are no text": ("receipts = 3", ["receipts", "3", "a path, - for stdout"]),
+    "receipts to nowhere": ('receipts = ""', ["receipts", "''", "fd:N"]),
+    "an unknown source": ('source = "ebpf"', ["source", "'ebpf'", "auto, procfs"]),
+    "a source that is no text": ("source = [1]", ["source", "[1]", "auto, procfs"]),
+    "agents that are no tables": ('agent = "codex"', ["agent", "'codex'", "[agent.NAME]"]),
+    "an agent that is no table": ("agent.mine = 1", ["agent.mine", "1", "a table"]),
+    "a wrong entry": ("agent.mine.tool.shell = 1", ["agent.mine.tool.shell", "1", "true or false"]),
+    "no TOML": ("receipts = oops\n", ["not TOML", "line 1"]),
+    "no UTF-8": (b'receipts = "\xff"', ["not UTF-8", "byte 12"]),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), WRONG.values(), ids=WRONG)
+def test_a_wrong_file_is_told_with_key_value_and_what_is_allowed(write, text, said):
+    """The name of the file comes first."""
+    path = write(text)
+    with pytest.raises(UsageError) as caught:
+        load(path)
+    message = str(caught.value)
+    assert message.startswith(str(path))
+    assert [part for part in said if part not in message] == []
+
+
+def test_a_missing_file_is_told_with_the_next_step(tmp_path):
+    """It was asked for, so it is not passed over."""
+    with pytest.raises(UsageError, match=r"nothere\.toml cannot be read: No such file.*--config"):
+        load(tmp_path / "nothere.toml")
+
+
+def test_a_directory_is_no_configuration(tmp_path):
+    """The reason is the system's own."""
+    with pytest.raises(UsageError, match="Is a directory"):
+        load(tmp_path)

@@ -1,0 +1,392 @@
+"""Finding tool calls: events and a /proc in, trees out."""
+
+import pytest
+from builders import START
+
+from receipt_trace.agents import MARK, load_registry
+from receipt_trace.discovery import Discovery
+from receipt_trace.observation import Ending, Exec, Exit, Fork, ProcessId, Resync
+from receipt_trace.trees import Agent, Trees
+
+SHELL = ("bash", "-c", "make deploy")
+GEMINI = {"GEMINI_CLI": "1"}
+CODEX = {"CODEX_CI": "1", "CODEX_THREAD_ID": "t-1"}
+
+
+class World:
+    """A host: what happens is written to its /proc and told as events."""
+
+    def __init__(self, proc, registry):
+        self.proc = proc
+        self.started, self.found = [], []
+        self.discovery = Discovery(
+            proc.root, Trees(), registry, self.started.append, self.found.append
+        )
+
+    def fork(self, parent, child, **more):
+        """Somebody is born, and looks like his parent."""
+        self.proc.add(child, parent, **more)
+        return self.discovery.take([Fork(parent, child)])
+
+    def spawn(self, parent, child, argv, env=(), **more):
+        """Somebody is born and becomes a program."""
+        self.fork(parent, child)
+        self.proc.add(child, parent, argv, env, **more)
+        return self.discovery.take([Exec(child)])
+
+    def exit(self, pid, status):
+        """Somebody ends and is reaped."""
+        self.proc.remove(pid)
+        return self.discovery.take([Exit(pid, status)])
+
+    def roots(self):
+        """The numbers of the roots of all trees, in the order they were found."""
+        return [tree.root.pid for tree in self.started]
+
+
+@pytest.fixture
+def world(proc):
+    """A host whose known agents are followed."""
+    return World(proc, load_registry())
+
+
+@pytest.fixture
+def quiet(proc):
+    """A host where only what is named is followed."""
+    return World(proc, None)
+
+
+# -- marks -----------------------------------------------------------------------------------------
+
+
+def test_a_marked_process_is_the_root_of_a_tree(world):
+    """It carries its label, and knows who started it."""
+    world.spawn(1, 10, ("make",), {MARK: "demo"})
+    (tree,) = world.started
+    assert (tree.root, tree.label, tree.parent) == (ProcessId(10, START), "demo", 1)
+    assert tree.agent is None
+    assert world.discovery.trees.of(10) is tree
+
+
+def test_whoever_inherits_the_mark_is_a_member_and_no_root(world):
+    """The mark is in every environment below."""
+    world.spawn(1, 10, ("make",), {MARK: "demo"})
+    world.spawn(10, 11, ("cc",), {MARK: "demo"})
+    assert world.roots() == [10]
+    assert set(world.started[0].members) == {10, 11}
+
+
+def test_a_mark_is_looked_at_with_the_parents(world):
+    """Where no events came, a sweep still takes the topmost."""
+    world.proc.add(10, 1, ("make",), {MARK: "demo"})
+    world.proc.add(11, 10, ("cc",), {MARK: "demo"})
+    world.discovery.sweep()
+    assert world.roots() == [10]
+    assert set(world.started[0].members) == {10, 11}
+
+
+def test_another_label_outside_is_another_tree(world):
+    """A shell that marks two commands has two tool calls."""
+    world.spawn(1, 10, ("make",), {MARK: "one"})
+    world.spawn(1, 11, ("make",), {MARK: "two"})
+    assert [tree.label for tree in world.started] == ["one", "two"]
+
+
+def test_another_label_inside_a_tree_is_a_tree_of_its_own(world):
+    """A tool call inside a tool call."""
+    world.spawn(1, 10, ("make",), {MARK: "one"})
+    world.spawn(10, 11, ("make",), {MARK: "two"})
+    assert world.roots() == [10, 11]
+
+
+def test_an_empty_mark_is_none(world):
+    """RECEIPT_TRACE= switches nothing on."""
+    world.spawn(1, 10, ("make",), {MARK: ""})
+    assert world.roots() == []
+
+
+def test_nothing_is_followed_unless_it_is_named(quiet):
+    """Without a registry marks mean nothing."""
+    quiet.spawn(1, 10, ("make",), {MARK: "demo"})
+    quiet.spawn(1, 11, SHELL, CODEX)
+    assert quiet.roots() == []
+
+
+# -- agents ----------------------------------------------------------------------------------------
+
+
+def test_an_agent_is_found_once(world):
+    """However often it is looked at."""
+    world.spawn(1, 5, ("codex",))
+    world.discovery.take([Exec(5)])
+    world.discovery.sweep()
+    assert world.found == [Agent("codex", 5)]
+    assert world.roots() == []
+
+
+def test_a_marked_call_of_an_agent_is_a_tree(world):
+    """It knows its agent and the agent's session."""
+    world.spawn(1, 5, ("codex",))
+    world.spawn(5, 10, SHELL, CODEX)
+    (tree,) = world.started
+    assert (tree.root.pid, tree.agent) == (10, Agent("codex", 5, "t-1"))
+
+
+def test_an_agent_is_found_through_its_tool_call(world):
+    """It was there before us and has never been looked at."""
+    world.proc.add(5, 1, ("codex",))
+    world.proc.add(6, 5, ("bwrap",))
+    world.spawn(6, 10, SHELL, CODEX)
+    assert world.started[0].agent == Agent("codex", 5, "t-1")
+    assert world.found == [Agent("codex", 5)]
+
+
+def test_a_call_of_an_agent_that_cannot_be_found_names_its_parent(world):
+    """The mark says whose it is."""
+    world.proc.add(6, 1, ("something",))
+    world.spawn(6, 10, SHELL, CODEX)
+    assert world.started[0].agent == Agent("codex", 6, "t-1")
+
+
+def test_only_the_topmost_of_the_marked_is_a_root(world):
+    """Also where its birth was missed and only the exec of its child is told."""
+    world.spawn(1, 5, ("node", "/usr/bin/gemini"))
+    world.proc.add(10, 5, SHELL, GEMINI)
+    world.spawn(10, 11, ("bash", "-c", "inner"), GEMINI)
+    assert world.roots() == []
+    world.discovery.sweep()
+    assert world.roots() == [10]
+    assert set(world.started[0].members) == {10, 11}
+
+
+def test_an_mcp_server_is_no_tool_call(world):
+    """Nor are the shells below it, which inherit the mark."""
+    world.spawn(1, 5, ("node", "/usr/bin/gemini"))
+    world.spawn(5, 10, ("node", "server.js"), GEMINI)
+    world.spawn(10, 11, SHELL, GEMINI)
+    assert world.roots() == []
+
+
+def test_a_child_of_an_agent_that_marks_nothing_is_a_tree(world):
+    """If it has the shape of a call."""
+    world.spawn(1, 5, ("python", "-m", "minisweagent"))
+    world.spawn(5, 10, SHELL, session=10)
+    world.spawn(5, 11, SHELL, session=5)
+    world.spawn(5, 12, ("git", "status"), session=12)
+    assert world.roots() == [10]
+    assert world.started[0].agent == Agent("mini-swe-agent", 5)
+
+
+def test_a_call_older_than_the_discovery_of_its_agent_is_found(world):
+    """The children of an agent are looked at when it is found."""
+    world.proc.add(5, 1, ("python", "-m", "minisweagent"))
+    world.proc.add(10, 5, SHELL, session=10)
+    world.discovery.take([Exec(5)])
+    assert world.roots() == [10]
+
+
+def test_a_grandchild_of_such_an_agent_is_none(world):
+    """Only its own children are its calls."""
+    world.spawn(1, 5, ("python", "-m", "minisweagent"))
+    world.spawn(5, 6, ("helper",))
+    world.spawn(6, 10, SHELL, session=10)
+    assert world.roots() == []
+
+
+def test_an_agent_that_has_ended_has_no_calls(world):
+    """Its number may be anybody's now."""
+    world.spawn(1, 5, ("python", "-m", "minisweagent"))
+    world.exit(5, 0)
+    world.fork(1, 5)
+    world.spawn(5, 10, SHELL, session=10)
+    assert world.roots() == []
+
+
+# -- what the caller names -------------------------------------------------------------------------
+
+
+def test_a_named_root_brings_everybody_below_it(quiet):
+    """Those who live now, and those who are born later."""
+    for pid, ppid in ((10, 1), (11, 10), (12, 11), (20, 1)):
+        quiet.proc.add(pid, ppid)
+    tree = quiet.discovery.name_root(10)
+    assert set(tree.members) == {10, 11, 12}
+    quiet.fork(12, 13)
+    assert set(tree.members) == {10, 11, 12, 13}
+    assert tree.members[13] == ProcessId(13, START)
+
+
+def test_naming_a_root_twice_is_naming_it_once(quiet):
+    """The second gives the same tree."""
+    quiet.proc.add(10)
+    assert quiet.discovery.name_root(10) is quiet.discovery.name_root(10)
+    assert quiet.roots() == [10]
+
+
+def test_a_root_that_is_gone_cannot_be_named(quiet):
+    """Whoever asked is told."""
+    with pytest.raises(OSError):
+        quiet.discovery.name_root(99)
+
+
+def test_each_child_of_a_named_agent_is_a_tree(quiet):
+    """Now and later, whatever it looks like; what the children start is theirs."""
+    quiet.proc.add(5, 1, ("harness",))
+    quiet.proc.add(10, 5)
+    quiet.proc.add(11, 5)
+    quiet.discovery.name_agent(5)
+    quiet.fork(5, 12)
+    quiet.fork(12, 13)
+    assert quiet.roots() == [10, 11, 12]
+    assert {tree.agent for tree in quiet.started} == {Agent("harness", 5)}
+    assert set(quiet.started[2].members) == {12, 13}
+
+
+def test_a_named_agent_that_is_known_has_its_name(world):
+    """Not that of its program."""
+    world.proc.add(5, 1, ("node", "/usr/bin/gemini"))
+    world.discovery.name_agent(5)
+    world.fork(5, 10)
+    assert world.started[0].agent == Agent("gemini-cli", 5)
+
+
+def test_the_root_of_a_named_agent_knows_it(quiet):
+    """A named root below a named agent."""
+    quiet.proc.add(5, 1, ("harness",))
+    quiet.discovery.name_agent(5)
+    quiet.proc.add(6, 5)
+    quiet.proc.add(10, 6)
+    assert quiet.discovery.name_root(10).agent == Agent("harness", 5)
+
+
+# -- birth and death -------------------------------------------------------------------------------
+
+
+def test_a_child_too_fast_to_be_seen_hands_the_tree_on(world):
+    """It was gone before it was looked at; its child was not."""
+    world.spawn(1, 10, ("make",), {MARK: "demo"})
+    world.discovery.take([Fork(10, 11)])
+    world.fork(11, 12)
+    assert world.started[0].members == {
+        10: ProcessId(10, START),
+        11: None,
+        12: ProcessId(12, START),
+    }
+
+
+def test_an_exit_takes_a_member_away(world):
+    """With its wait status."""
+    world.spawn(1, 10, ("make",), {MARK: "demo"})
+    world.spawn(10, 11, ("cc",))
+    world.exit(11, 256)
+    (tree,) = world.started
+    assert set(tree.members) == {10}
+    assert tree.take_ended() == {ProcessId(11, START): Ending(256)}
+
+
+def test_a_zombie_has_ended(world):
+    """Nobody has reaped it yet."""
+    world.spawn(1, 10, ("make",), {MARK: "demo"})
+    world.proc.add(10, 1, ("make",), {MARK: "demo"}, state="Z")
+    world.discovery.take([Exit(10, 0)])
+    assert world.started[0].members == {}
+
+
+@pytest.mark.parametrize("state", ["S", "Z"])
+def test_a_leader_that_leaves_its_threads_is_still_there(world, state):
+    """The process ends with its last thread; until then its leader may be a zombie."""
+    world.spawn(1, 10, ("make",), {MARK: "demo"})
+    world.proc.add(10, 1, ("make",), {MARK: "demo"}, threads=2, state=state)
+    world.discovery.take([Exit(10, 0)])
+    assert set(world.started[0].members) == {10}
+    assert world.started[0].take_ended() == {}
+
+
+def test_an_exit_told_late_does_not_take_the_next_one_of_that_number(world):
+    """When it is told, the number already belongs to somebody else."""
+    world.spawn(1, 10, ("make",), {MARK: "demo"})
+    world.fork(10, 11)
+    world.proc.add(11, 1, start=START + 7)
+    world.discovery.take([Exit(11, 256)])
+    (tree,) = world.started
+    assert set(tree.members) == {10}
+    assert tree.take_ended() == {ProcessId(11, START): Ending(256)}
+
+
+# -- after a loss ----------------------------------------------------------------------------------
+
+
+def test_a_loss_of_events_is_told(world):
+    """And the events beside it are still taken."""
+    assert world.fork(1, 10) is False
+    world.proc.add(10, 1, ("make",), {MARK: "demo"})
+    assert world.discovery.take([Resync(), Exec(10)]) is True
+    assert world.roots() == [10]
+
+
+def test_a_sweep_adopts_whoever_was_born_unseen(world):
+    """Everybody below a member is a member, however deep."""
+    world.spawn(1, 10, ("make",), {MARK: "demo"})
+    for pid, ppid in ((11, 10), (12, 11), (13, 12), (20, 1)):
+        world.proc.add(pid, ppid)
+    world.discovery.sweep()
+    (tree,) = world.started
+    assert set(tree.members) == {10, 11, 12, 13}
+    assert tree.members[13] == ProcessId(13, START)
+
+
+def test_a_sweep_drops_whoever_ended_unseen(world):
+    """Nobody knows how."""
+    world.spawn(1, 10, ("make",), {MARK: "demo"})
+    world.fork(10, 11)
+    world.proc.remove(11)
+    world.discovery.sweep()
+    (tree,) = world.started
+    assert set(tree.members) == {10}
+    assert tree.take_ended() == {ProcessId(11, START): Ending(None)}
+
+
+def test_a_sweep_tells_a_number_used_again(world):
+    """The new owner is not a member, and is looked at for what it is."""
+    world.spawn(1, 10, ("make",), {MARK: "one"})
+    world.fork(10, 11)
+    world.proc.add(11, 1, ("make",), {MARK: "two"}, start=START + 1)
+    world.discovery.sweep()
+    first, second = world.started
+    assert set(first.members) == {10}
+    assert (second.root, second.label) == (ProcessId(11, START + 1), "two")
+
+
+def test_a_sweep_drops_an_agent_whose_number_is_used_again(world):
+    """Its successor's children are nobody's calls."""
+    world.spawn(1, 5, ("python", "-m", "minisweagent"))
+    world.proc.add(5, 1, ("bash",), start=START + 1)
+    world.discovery.sweep()
+    world.spawn(5, 10, SHELL, session=10)
+    assert world.roots() == []
+
+
+def test_a_sweep_looks_only_at_the_new_where_that_is_asked_for(world):
+    """The known were looked at before."""
+    world.proc.add(10, 1, ("make",), {MARK: "one"})
+    world.proc.add(11, 1, ("make",), {MARK: "two"})
+    world.discovery.sweep(known=[10])
+    assert [tree.label for tree in world.started] == ["two"]
+
+
+def test_processes_that_cannot_be_read_do_not_stop_a_sweep(world):
+    """A file that is gone, a line that is none."""
+    for pid, content in ((8, b""), (9, b"nonsense")):
+        (world.proc.add(pid) / "stat").write_bytes(content)
+    world.proc.add(10, 1, ("make",), {MARK: "demo"})
+    (world.proc.root / "7").mkdir()
+    world.discovery.sweep()
+    assert world.roots() == [10]
+
+
+def test_a_loop_of_parents_does_not_hang_a_sweep(world):
+    """What is read while everything changes need not fit together."""
+    world.proc.add(10, 11)
+    world.proc.add(11, 10)
+    world.discovery.sweep()
+    assert world.roots() == []
