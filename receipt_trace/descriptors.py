@@ -10,6 +10,7 @@ Words as in ``docs/rule.md``; job control after tty_ioctl(4) and n_tty.c.
 """
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
@@ -234,20 +235,33 @@ def _fixed_point(forest: Forest, waits: list[_Wait]) -> list[_Wait]:
     while True:
         blocked = {(w.process.id.pid, w.thread.tid) for w in stuck}
         quiet = _quiet(forest.processes, blocked)
-        kept = [w for w in stuck if _holds(w, quiet, children)]
+        kept = [w for w in stuck if _holds(w, quiet, children, blocked)]
         if len(kept) == len(stuck):
             return kept
         stuck = kept
 
 
-def _holds(wait: _Wait, quiet: Mapping[int, bool], children: Mapping[int, list[int]]) -> bool:
+def _holds(
+    wait: _Wait,
+    quiet: Mapping[int, bool],
+    children: Mapping[int, list[int]],
+    blocked: AbstractSet[tuple[int, int]],
+) -> bool:
     if wait.relays:  # whether its inner terminal is waited for decides the inner reader
         return True
     others = [pid for fed_by in wait.feeders.values() for pid in fed_by]
     if wait.call.multiplexed and len(wait.call.fds or ()) > 1:
-        # It watches its input while its own children work: whatever ends first.
+        # It watches its input while its own children or threads work: whatever ends first.
         others += children.get(wait.process.id.pid, ())
+        if any(_works(t, wait.process, blocked) for t in wait.process.threads):
+            return False
     return all(quiet.get(pid, True) for pid in others)
+
+
+def _works(thread: Thread, process: Process, blocked: AbstractSet[tuple[int, int]]) -> bool:
+    """A thread that does something, and not only keeps a runtime's time."""
+    idle = thread.activity in (Activity.PARKED, Activity.TIMED)
+    return not idle and (process.id.pid, thread.tid) not in blocked
 
 
 def _quiet(processes: Mapping[int, Process], blocked: set[tuple[int, int]]) -> dict[int, bool]:

@@ -60,6 +60,7 @@ class Activity(StrEnum):
 
     INPUT = "input"  # blocked in a call of the input family
     PARKED = "parked"  # waits for its own tree: a child, a lock, a stopped process
+    TIMED = "timed"  # the same, but not for ever: it may act by itself when its time comes
     ACTIVE = "active"  # anything else: runs, sleeps on a timer, writes
     UNKNOWN = "unknown"  # the kernel does not let us see
 

@@ -163,7 +163,8 @@ class Rule:
             waiter = seen.get(key)
             if waiter is not None and waiter.consumed == candidate.waiter.consumed:
                 continue
-            if waiter is None and self._lapses(key, candidate, sample):
+            taken = key.input in sample.answered
+            if waiter is None and not taken and self._lapses(key, candidate, sample):
                 continue
             how, status = self._how(candidate.waiter, waiter, sample)
             resolved.append(Resolved(sample.time, candidate.waiter, candidate.since, how, status))

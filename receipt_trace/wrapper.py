@@ -220,6 +220,7 @@ class Run:
 
     def signal_members(self, number: int) -> None:
         """Send a signal to every process of the tree."""
+        self._observer()
         self._scan()
         for pid in self._members():
             with contextlib.suppress(ProcessLookupError, PermissionError):

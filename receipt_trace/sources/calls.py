@@ -76,7 +76,7 @@ def activity(blocked: Blocked | None, state: str) -> Activity:
     if blocked.name in _PARKED:
         # A futex(2) wait with a time-out ends by itself; without one somebody must end it.
         timed = blocked.name.startswith("futex") and blocked.args[3:4] not in ((0,), ())
-        return Activity.ACTIVE if timed else Activity.PARKED
+        return Activity.TIMED if timed else Activity.PARKED
     if blocked.name in READS or (blocked.name or "").startswith(
         ("poll", "ppoll", "select", "pselect", "epoll")
     ):

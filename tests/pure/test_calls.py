@@ -128,7 +128,7 @@ def test_a_futex_without_a_time_out_waits_for_its_own_tree():
 @pytest.mark.parametrize("name", ["futex", "futex_waitv"])
 def test_a_futex_with_a_time_out_goes_on_by_itself(name):
     """The fourth argument points to the time."""
-    assert activity(blocked(name, 0x7F00, 0x80, 2, TIME), "S") is Activity.ACTIVE
+    assert activity(blocked(name, 0x7F00, 0x80, 2, TIME), "S") is Activity.TIMED
 
 
 def test_a_futex_whose_arguments_are_unknown_is_parked():

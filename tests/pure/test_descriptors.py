@@ -281,6 +281,21 @@ def test_a_program_that_reads_only_its_input_asks_though_its_child_works():
         assert waiters(parent, process(11, SLEEPS, ppid=10)) == [(10, 0)]
 
 
+def test_a_program_that_watches_its_input_while_a_thread_of_its_own_works_is_no_waiter():
+    """Its threads may end its wait by an eventfd; a thread that only keeps time does not."""
+    timed = Thread(0, Activity.TIMED)
+    elsewhere = blocked_read(5)
+    for other, expected in (
+        (SLEEPS, []),
+        (elsewhere, []),
+        (PARKED, [(10, 0)]),
+        (timed, [(10, 0)]),
+        (polls(4), [(10, 0)]),
+    ):
+        held = [tty(), eventfd(4), tcp(5)]
+        assert waiters(process(10, polls(0, 4), other, on=1, held=held)) == expected
+
+
 def test_its_own_doings_beside_the_terminal_do_not_matter():
     """An event loop holds an eventfd and both ends of a self-pipe."""
     held = [tty(), eventfd(4), reads(5, 9), writes(6, 9), unix(7, 40, peer=41), unix(8, 41, 40)]

@@ -172,8 +172,9 @@ def test_a_child_of_an_agent_that_marks_nothing_is_a_tree(world):
     world.spawn(1, 5, ("python", "-m", "minisweagent"))
     world.spawn(5, 10, SHELL, session=10)
     world.spawn(5, 11, SHELL, session=5)
-    world.spawn(5, 12, ("git", "status"), session=12)
-    assert world.roots() == [10]
+    world.spawn(5, 12, ("git", "status"), session=5)
+    world.spawn(5, 13, ("rm", "-i", "f"), session=13)  # what the shell has become already
+    assert world.roots() == [10, 13]
     assert world.started[0].agent == Agent("mini-swe-agent", 5)
 
 
@@ -188,7 +189,7 @@ def test_a_call_older_than_the_discovery_of_its_agent_is_found(world):
 def test_a_grandchild_of_such_an_agent_is_none(world):
     """Only its own children are its calls."""
     world.spawn(1, 5, ("python", "-m", "minisweagent"))
-    world.spawn(5, 6, ("helper",))
+    world.spawn(5, 6, ("helper",), session=5)
     world.spawn(6, 10, SHELL, session=10)
     assert world.roots() == []
 
