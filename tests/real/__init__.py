@@ -1,0 +1,1 @@
+"""The third ring: real programs, real terminals, this kernel."""
