@@ -209,7 +209,7 @@ def end(process: "subprocess.Popen[Any]") -> None:
         for pid in below:
             kill(pid)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(0.5)
+            process.wait(0.05)
         if not below:
             process.kill()
     process.kill()
