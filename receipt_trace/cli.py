@@ -68,6 +68,19 @@ examples:
   RECEIPT_TRACE=deploy make deploy                  a marked tool call
 """
 
+_TOP = """\
+Watch this host like `receipt-trace watch` and show a live table: every tool call, its
+agent, how long it has run, and what it waits for. Reports only.
+
+keys:
+  q quit   s sort (waits first, age, agent)   ↑ ↓ or k j choose   enter show one in full
+"""
+
+_TAIL = """\
+Follow the receipts of a running `receipt-trace watch` over its socket. You see the tool
+calls of your own user; root sees all. Ends with 69 when there is no watcher, or it ends.
+"""
+
 _REPLAY = """\
 Run the rule over a trace that `receipt-trace watch --record FILE` wrote, and write the
 receipts it gives: the same ones, with the same ids, as long as the rule is the same.
@@ -99,7 +112,14 @@ def build_parser(first: str = "") -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         dest="command", metavar="COMMAND", parser_class=_Parser, required=True, prog="receipt-trace"
     )
-    adders = {"run": _add_run, "watch": _add_watch, "replay": _add_replay, "doctor": _add_doctor}
+    adders = {
+        "run": _add_run,
+        "watch": _add_watch,
+        "top": _add_top,
+        "tail": _add_tail,
+        "replay": _add_replay,
+        "doctor": _add_doctor,
+    }
     for add in [adders[first]] if first in adders else adders.values():
         add(commands)
     return parser
@@ -196,6 +216,13 @@ def _add_watch(commands: "argparse._SubParsersAction[_Parser]") -> None:
         metavar="FILE",
         help="write everything that was observed, for `receipt-trace replay`",
     )
+    parser.add_argument(
+        "--socket",
+        metavar="PATH|off",
+        help="stream receipts to local subscribers there (default: /run/receipt-trace/stream.sock "
+        "for root, $XDG_RUNTIME_DIR/receipt-trace.sock for others); they see their own processes, "
+        "root sees all",
+    )
     parser.add_argument("--once", action="store_true", help="end after the first receipt")
     parser.add_argument(
         "--check",
@@ -207,6 +234,27 @@ def _add_watch(commands: "argparse._SubParsersAction[_Parser]") -> None:
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="log every tree too")
     _add_source(parser)
+
+
+def _add_top(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    parser = _command(commands, "top", "live table of agents, tool calls and waits", _TOP, "")
+    parser.add_argument(
+        "--root", type=_pid, nargs="+", action="extend", default=[], metavar="PID",
+        help="only the tree of this process",
+    )  # fmt: skip
+    parser.add_argument(
+        "--agent", type=_pid, nargs="+", action="extend", default=[], metavar="PID",
+        help="only the tool calls of this harness",
+    )  # fmt: skip
+    parser.add_argument("--config", metavar="FILE", help="configuration, as for watch")
+
+
+def _add_tail(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    parser = _command(commands, "tail", "follow the receipts of a running watcher", _TAIL, "")
+    parser.add_argument(
+        "--socket", metavar="PATH", help="the watcher's socket (default: as in watch)"
+    )
+    parser.add_argument("--json", action="store_true", help="JSON Lines instead of readable lines")
 
 
 def _add_replay(commands: "argparse._SubParsersAction[_Parser]") -> None:

@@ -29,9 +29,11 @@ from receipt_trace.observation import (
 )
 
 # How an interactive shell shows itself (bash, zsh, fish, dash and ksh alike): it catches
-# SIGINT to keep its line, and ignores SIGTERM where it has no job control, or else the
-# stop signals with which it hands its terminal to its jobs. signal(7) has the numbers.
+# SIGINT to keep its line, ignores SIGQUIT, ignores or catches SIGTERM, and with job control it
+# ignores the stop signals with which it hands its terminal to its jobs. What is ignored may
+# be inherited from a shell; all of it together is not. signal(7) has the numbers.
 _INT: Final = 1 << 1
+_QUIT: Final = 1 << 2
 _TERM: Final = 1 << 14
 _JOB_CONTROL: Final = 1 << 19 | 1 << 21  # SIGTSTP and SIGTTOU
 
@@ -209,7 +211,7 @@ def _may_read(forest: Forest, process: Process, descriptor: Descriptor, thread: 
     """Whether the waiter would get what is typed or written: job control, idle shells, fed roots."""
     stopped = process.state in _STOPPED
     if descriptor.kind is not FileKind.TTY:
-        idle = descriptor.key in forest.fed or _idle_shell(process, _TERM)
+        idle = descriptor.key in forest.fed or _idle_shell(process, _TERM | _QUIT)
         return not stopped and not (process.id == forest.root and idle)
     if process.terminal != descriptor.key:  # not its controlling terminal: no job control
         return not stopped
@@ -218,12 +220,13 @@ def _may_read(forest: Forest, process: Process, descriptor: Descriptor, thread: 
         # Stopped by SIGTTIN inside its read: it would read if it were let.
         plain = thread.call is not None and not thread.call.multiplexed
         return stopped and plain
-    return not stopped and not _idle_shell(process, _JOB_CONTROL)
+    return not stopped and not _idle_shell(process, _JOB_CONTROL | _QUIT)
 
 
 def _idle_shell(process: Process, ignored: int) -> bool:
     """An interactive shell that itself reads its terminal or command channel runs no command."""
-    return process.ignored & ignored == ignored and bool(process.caught & _INT)
+    survives = (process.ignored | process.caught) & _TERM
+    return process.ignored & ignored == ignored and bool(process.caught & _INT and survives)
 
 
 def _fixed_point(forest: Forest, waits: list[_Wait]) -> list[_Wait]:
@@ -344,7 +347,7 @@ def _dead(ends: _Ends, stuck: Iterable[_Wait]) -> list[Waiter]:
         for descriptor in wait.descriptors:
             drivers = ends.masters.get(descriptor.key, set()) - {wait.process.id.pid}
             if descriptor.kind is FileKind.TTY and drivers and not drivers & (patient | reaching):
-                if not _idle_shell(wait.process, _JOB_CONTROL):
+                if not _idle_shell(wait.process, _JOB_CONTROL | _QUIT):
                     found.append(_waiter(wait, descriptor, dead=True))
                 break
     return found

@@ -1,64 +1,86 @@
 """Finding tool calls: lifecycle events of the host in, trees out.
 
-Three ways lead to a tree: a process named by the caller (``--root``), a child of a
-harness, and marks in the environment. Each process is looked at when it became
-another program, never again.
+Four ways lead to a tree: a process named by the caller (``--root``), a child of a
+harness, a command below a shell that lives on between commands, and marks in the
+environment. A process is looked at when it became another program, never again.
 """
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Final
 
-from receipt_trace.agents import MARK, AgentKind, Facts, Registry
-from receipt_trace.observation import Exec, Exit, Fork, Lifecycle, ProcessId
-from receipt_trace.sources import proc
+from receipt_trace.agents import MARK, AgentKind, Facts, Registry, Tool
+from receipt_trace.observation import Exec, Exit, FileKind, Fork, Lifecycle, ProcessId
+from receipt_trace.sources import proc, scan
 from receipt_trace.trees import Agent, Tree, Trees
 
-_ANCESTORS = 64  # a longer line of parents is not followed
+_ANCESTORS: Final = 64  # a longer line of parents is not followed
+_BURST_NS: Final = 100_000_000  # a shell forks all members of a pipeline within this
+
+_STDIN: Final = {
+    FileKind.NULL: "null",
+    FileKind.PIPE: "pipe",
+    FileKind.TTY: "tty",
+    FileKind.FILE: "file",
+}
 
 
 class Discovery:
     """Keeps ``trees`` up to date.
 
-    ``registry`` is ``None`` when nothing but what is named is to be followed.
-    ``started`` is called with every new tree, ``found`` with every new agent.
+    ``everybody`` is false when nothing but what is named is to be followed. ``started`` is called with every new tree, ``found`` with every new agent. ``clock``
+    is CLOCK_MONOTONIC in nanoseconds.
     """
 
     def __init__(
         self,
         root: Path,
         trees: Trees,
-        registry: Registry | None,
+        registry: Registry,
         started: Callable[[Tree], None],
         found: Callable[[Agent], None],
+        clock: Callable[[], int],
+        *,
+        everybody: bool = True,
     ) -> None:
         self._root, self.trees, self._registry = root, trees, registry
-        self._started, self._found = started, found
+        self._everybody = everybody
+        self._started, self._found, self._clock = started, found, clock
         self.harnesses: dict[int, tuple[ProcessId, AgentKind]] = {}
+        self.shells: dict[int, _Shell] = {}
         self._named: dict[int, Agent] = {}
         self._told: dict[int, int | None] = {}
+        self._execs: dict[int, int] = {}
+        self._forked: dict[int, AgentKind] = {}
+        self._stdins: dict[int, str] = {}
 
     # -- what the caller names ---------------------------------------------------------
 
     def name_root(self, pid: int) -> Tree:
         """Follow the tree of a process. Raises OSError when it is gone."""
         known = self.trees.of(pid)
-        return (
-            known
-            if known is not None
-            else self._start(pid, label=None, agent=self._agent_above(pid))
-        )
+        if known is not None:
+            return known
+        return self._start(pid, None, self._agent_above(pid))
 
     def name_agent(self, pid: int) -> None:
-        """Take a process for a harness: each of its children, now and later, is a tool call."""
-        stat = proc.stat(self._root, pid)
-        self._named[pid] = Agent(self._name_of(pid, stat.comm), pid)
-        for child in self._children(pid):
-            self._start(child, None, self._named[pid])
+        """Take a process for a harness: its children, now and later, are tool calls.
 
-    def _name_of(self, pid: int, comm: str) -> str:
+        Of an agent that is known only those that look like its tool calls. Raises OSError
+        when it is gone.
+        """
+        stat = proc.stat(self._root, pid)
         facts = self._facts(pid)
-        kind = self._registry.harness(facts) if facts and self._registry else None
-        return kind.name if kind is not None else comm
+        kind = self._registry.harness(facts) if facts is not None else None
+        if kind is not None:
+            self._add_harness(pid, kind)
+        else:
+            self._named[pid] = Agent(stat.comm, pid)
+        for child in self._children(pid):
+            if kind is not None:
+                self.look(child)
+            else:
+                self._try(child, None, self._named[pid])
 
     # -- what happens on the host ------------------------------------------------------
 
@@ -68,13 +90,12 @@ class Discovery:
         for event in events:
             match event:
                 case Fork(parent, child):
-                    self.trees.fork(
-                        parent, child, self._identity(child) if self.trees.of(parent) else None
-                    )
-                    if parent in self._named and self.trees.of(child) is None:
-                        self._try(child, None, self._named[parent])
+                    self._born(parent, child)
                 case Exec(pid):
                     self._told.pop(pid, None)
+                    self._forked.pop(pid, None)
+                    if pid in self._execs:
+                        self._execs[pid] += 1
                     self.look(pid)
                 case Exit(pid, status):
                     if not self.lives(pid):
@@ -85,10 +106,48 @@ class Discovery:
                     lost = True
         return lost
 
+    def parents(self) -> list[int]:
+        """Processes whose every child is of interest: who sees no events must ask for them."""
+        return [*self.shells, *self._named]
+
+    def known(self, pid: int) -> bool:
+        """Whether a child of one of those has been seen already."""
+        return self.trees.of(pid) is not None or pid in self.shells
+
+    def _born(self, parent: int, child: int) -> None:
+        self._execs[child] = 0
+        same = self.harnesses[parent][1] if parent in self.harnesses else self._forked.get(parent)
+        if same is not None:  # it is the agent still: tmux forks twice to be a server
+            self._forked[child] = same
+        if self.trees.of(parent) is not None:
+            self.trees.fork(parent, child, self._identity(child))
+        elif parent in self.shells:
+            self._command(self.shells[parent], child)
+        elif parent in self._named:
+            self._try(child, None, self._named[parent])
+
+    def _command(self, shell: "_Shell", child: int, *, found: bool = False) -> None:
+        """A shell that lives on has started something: another tool call, or the next member
+        of a pipeline. What was ``found`` below it when it became known is told apart by its
+        process groups, which are its jobs.
+        """
+        now, group = self._clock(), self._group(child)
+        tree = shell.latest
+        same = group == shell.group if found else now - shell.forked < _BURST_NS
+        shell.forked, shell.group = now, group
+        if same and tree is not None and tree.members:
+            self.trees.join(tree, child, self._identity(child))
+        else:
+            shell.latest = self._try(child, None, shell.agent, recognised=True, person=shell.person)
+
     def gone(self, pid: int, status: int | None) -> None:
         """A process has ended."""
         self.harnesses.pop(pid, None)
+        self.shells.pop(pid, None)
         self._named.pop(pid, None)
+        self._execs.pop(pid, None)
+        self._forked.pop(pid, None)
+        self._stdins.pop(pid, None)
         told = self._told.pop(pid, None)
         self.trees.exit(pid, told if status is None else status)
 
@@ -114,7 +173,7 @@ class Discovery:
         Also inside another tool call: the innermost mark counts.
         """
         inside = self.trees.of(pid)
-        if self._registry is None and inside is None:
+        if not self._everybody and inside is None and not self._starts_calls(pid):
             return
         facts = self._facts(pid)
         if facts is None:
@@ -123,18 +182,59 @@ class Discovery:
         if label and self._environment(facts.ppid).get(MARK) != label:
             if inside is not None and inside.root.pid == pid:
                 inside.label = label
-            elif self._registry is not None:
+            elif self._everybody:
                 self._try(pid, label, self._agent_above(pid))
             return
-        if self._registry is None or (inside is not None and inside.root.pid == pid):
-            return
-        kind = self._tool_kind(facts)
-        if kind is not None:
-            self._try(pid, None, self._agent_of(kind, facts), recognised=True)
-            return
         harness = self._registry.harness(facts)
-        if harness is not None:
+        if pid in self.harnesses and self.harnesses[pid][1] is not harness:
+            del self.harnesses[pid]  # it has become something else
+        is_root = inside is not None and inside.root.pid == pid
+        if (is_root or not self._look_for_tool(facts, inside)) and harness is not None:
             self._add_harness(pid, harness)
+
+    def _starts_calls(self, pid: int) -> bool:
+        """Whether the parent of a process is an agent that was named."""
+        try:
+            above = proc.stat(self._root, pid).ppid
+        except (OSError, ValueError):
+            return False
+        return above in self.harnesses or above in self._forked
+
+    def _look_for_tool(self, facts: Facts, inside: Tree | None) -> bool:
+        known = self.harnesses.get(facts.ppid)
+        above = known[1] if known is not None else self._forked.get(facts.ppid)
+        parent = Facts(facts.ppid, 0)
+        if self._registry.marks(facts):  # only then does the parent matter
+            parent = self._facts(facts.ppid) or parent
+        found = self._registry.tool(facts, parent, above)
+        if found is None:
+            return False
+        kind, tool = found
+        agent = self._agent_of(kind, facts)
+        outer = inside.agent if inside is not None else None
+        if outer is not None and outer.name == agent.name and above is not kind:
+            return False  # a part of the tool call that it is in
+        if tool.persistent:
+            self._add_shell(facts.pid, agent, tool)
+        else:
+            sure = tool.is_sure(facts)
+            tree = self._try(facts.pid, None, agent, recognised=sure, person=tool.person)
+            if tree is not None:
+                tree.ended_input = tool.ended
+                if above is not kind:  # its root may be gone, and this be an orphan of it
+                    tree.givers = self._harnesses_of(kind)
+        return True
+
+    def _add_shell(self, pid: int, agent: Agent, tool: Tool) -> None:
+        """A shell between the harness and its commands: never a tool call itself."""
+        identity = self._identity(pid)
+        if identity is None or (pid in self.shells and self.shells[pid].id == identity):
+            return
+        self.trees.leave(pid)
+        self.shells[pid] = _Shell(identity, agent, tool.person)
+        for child in self._children(pid):
+            self.trees.leave(child)
+            self._command(self.shells[pid], child, found=True)
 
     def sweep(self, known: Iterable[int] = ()) -> None:
         """Look at every process there is and every tree we keep: at the start, and after a loss."""
@@ -150,8 +250,9 @@ class Discovery:
             for pid in list(tree.members):
                 if not self.lives(pid):
                     self.gone(pid, None)
-        for pid in list(self.harnesses):
-            if self._identity(pid) != self.harnesses[pid][0]:
+        known = {pid: identity for pid, (identity, _) in self.harnesses.items()}
+        for pid, identity in (known | {pid: s.id for pid, s in self.shells.items()}).items():
+            if self._identity(pid) != identity:
                 self.gone(pid, None)
         for pid in pids:
             if pid not in skip:
@@ -172,24 +273,17 @@ class Discovery:
 
     # -- answers -----------------------------------------------------------------------
 
-    def _tool_kind(self, facts: Facts) -> AgentKind | None:
-        assert self._registry is not None
-        marked = self._registry.marked(facts)
-        if marked is not None:
-            topmost = not marked.is_marked(
-                Facts(facts.ppid, 0, environment=self._environment(facts.ppid))
-            )
-            return marked if topmost and marked.has_shape(facts) else None
-        known = self.harnesses.get(facts.ppid)
-        if known is not None and known[1].child and known[1].has_shape(facts):
-            return known[1]
-        return None
-
     def _agent_of(self, kind: AgentKind, facts: Facts) -> Agent:
         session = facts.environment.get(kind.session_variable) if kind.session_variable else None
         above = self._agent_above(facts.pid)
-        pid = above.pid if above is not None and above.name == kind.name else facts.ppid
-        return Agent(kind.name, pid, session)
+        there = self._harnesses_of(kind)
+        pid = there[0] if len(there) == 1 else facts.ppid
+        if above is not None and above.name == kind.name:
+            pid = above.pid
+        return Agent(kind.name_of(facts), pid, session)
+
+    def _harnesses_of(self, kind: AgentKind) -> tuple[int, ...]:
+        return tuple(pid for pid, (_, known) in self.harnesses.items() if known is kind)
 
     def _agent_above(self, pid: int) -> Agent | None:
         """The nearest harness among the ancestors."""
@@ -202,8 +296,8 @@ class Discovery:
                 return self._named[pid]
             if pid in self.harnesses:
                 return Agent(self.harnesses[pid][1].name, pid)
-            facts = self._facts(pid) if pid > 1 and self._registry is not None else None
-            kind = self._registry.harness(facts) if facts and self._registry else None
+            facts = self._facts(pid) if pid > 1 and self._everybody else None
+            kind = self._registry.harness(facts) if facts is not None else None
             if kind is not None:
                 self._add_harness(pid, kind)
                 return Agent(kind.name, pid)
@@ -215,42 +309,66 @@ class Discovery:
             return
         self.harnesses[pid] = (identity, kind)
         self._found(Agent(kind.name, pid))
-        if kind.child:
+        if any(tool.child for tool in kind.tools):
             for child in self._children(pid):
                 self.look(child)
 
     def _try(
-        self, pid: int, label: str | None, agent: Agent | None, *, recognised: bool = False
-    ) -> None:
+        self,
+        pid: int,
+        label: str | None,
+        agent: Agent | None,
+        *,
+        recognised: bool = False,
+        person: bool = False,
+    ) -> Tree | None:
         try:
-            self._start(pid, label, agent, recognised=recognised)
+            return self._start(pid, label, agent, recognised=recognised, person=person)
         except (OSError, ValueError):
-            return  # it came and went
+            return None  # it came and went
 
     def _start(
-        self, pid: int, label: str | None, agent: Agent | None, *, recognised: bool = False
+        self,
+        pid: int,
+        label: str | None,
+        agent: Agent | None,
+        *,
+        recognised: bool = False,
+        person: bool = False,
     ) -> Tree:
         stat = proc.stat(self._root, pid)
         known = self.trees.of(pid)
         if known is not None and known.root.pid == pid:
             return known
         self.trees.leave(pid)
-        root = ProcessId(pid, stat.start)
-        tree = self.trees.add(Tree(root, stat.ppid, label, agent, recognised=recognised))
+        tree = Tree(
+            ProcessId(pid, stat.start), stat.ppid, label, agent,
+            recognised=recognised, person=person,
+        )  # fmt: skip
+        self.trees.add(tree)
         self._started(tree)
         queue = [pid]
         for parent in queue:
             for child in self._children(parent):
-                if child not in tree.members:
+                if child not in tree.members and self._is_ours(child):
                     self.trees.leave(child)
                     self.trees.fork(parent, child, self._identity(child))
                     queue.append(child)
         return tree
 
-    def _children(self, pid: int) -> list[int]:
-        from receipt_trace.sources.scan import below  # noqa: PLC0415
+    def _is_ours(self, pid: int) -> bool:
+        """Not the root of a tree of its own already, nor a shell that lives on."""
+        tree = self.trees.of(pid)
+        return pid not in self.shells and (tree is None or tree.root.pid != pid)
 
-        return [child for parent, child in below(self._root, [pid], ()) if parent == pid]
+    def _children(self, pid: int) -> list[int]:
+        return [child for parent, child in scan.below(self._root, [pid], ()) if parent == pid]
+
+    def _group(self, pid: int) -> int:
+        try:
+            return proc.stat(self._root, pid).group
+        except (OSError, ValueError):
+            return 0
 
     def _identity(self, pid: int) -> ProcessId | None:
         try:
@@ -271,5 +389,32 @@ class Discovery:
             argv = tuple(proc.arguments(self._root, pid))
         except (OSError, ValueError):
             return None
-        exe = proc.link(self._root, pid, "exe")
-        return Facts(pid, stat.ppid, argv, exe, self._environment(pid), stat.session == pid)
+        stdin = self._stdin(pid, stat.tty)
+        return Facts(
+            pid=pid,
+            ppid=stat.ppid,
+            argv=argv,
+            exe=proc.link(self._root, pid, "exe"),
+            environment=self._environment(pid),
+            leads_session=stat.session == pid,
+            stdin=stdin,
+            first_stdin=self._stdins.setdefault(pid, stdin),
+            execs=self._execs.get(pid, 0),
+        )
+
+    def _stdin(self, pid: int, tty: int) -> str:
+        try:
+            held = proc.descriptor(self._root, pid, 0, proc.terminal_key(tty))
+        except OSError:
+            return ""
+        return "socket" if held.target.startswith("socket:") else _STDIN.get(held.kind, "")
+
+
+class _Shell:
+    """A shell that lives on between tool calls; ``latest`` is the newest one below it."""
+
+    def __init__(self, identity: ProcessId, agent: Agent, person: bool) -> None:
+        self.id, self.agent, self.person = identity, agent, person
+        self.latest: Tree | None = None
+        self.forked = 0
+        self.group = 0

@@ -34,6 +34,11 @@ def configure(verbose: bool) -> None:
     )
 
 
+def silence() -> None:
+    """Log nothing: something else has the terminal."""
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+
+
 def _escape(_logger: object, _name: str, event: Any) -> Any:
     for key, value in event.items():
         if isinstance(value, str) and not value.isprintable():

@@ -253,6 +253,14 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
+class Holder:
+    """A process that holds the other end of an input."""
+
+    name: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
 class Context:
     """What is read once, when a wait is confirmed, to word its receipt.
 
@@ -260,14 +268,23 @@ class Context:
     readable). ``output`` is the latest output, ``columns`` and ``lines`` the size it was
     drawn for; ``output_source`` is ``output`` when it passed through us or was read from
     the file the harness gave, ``none`` when nobody could see it. ``wall`` is CLOCK_REALTIME
-    in nanoseconds. ``busy`` tells that something else happened in the tree before.
+    in nanoseconds. ``holders`` are the processes above the tree that hold the other end
+    of the input, ``person``: a person may answer at it as well. ``inner_pid`` and
+    ``root_inner_pid`` are the numbers inside the innermost pid namespace (``None``: there
+    is only ours). ``busy`` tells that something else happened in the tree before.
     """
 
     program: Program
     root: Program
     uid: int | None = None
+    user: str | None = None
     cgroup: str | None = None
     container: str | None = None
+    container_name: str | None = None
+    inner_pid: int | None = None
+    root_inner_pid: int | None = None
+    holders: tuple["Holder", ...] = ()
+    person: bool = False
     canonical: bool | None = None
     echo: bool | None = None
     output: bytes = b""

@@ -7,14 +7,14 @@ receipt comes out. Adding a field is compatible; changing one is a new version.
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from importlib import resources
 from typing import Any, Final
 
 from receipt_trace.constants import ARGV_BYTES, NS
 from receipt_trace.errors import exit_status
-from receipt_trace.observation import Context, Program, Waiter
+from receipt_trace.observation import Context, Holder, Waiter
 from receipt_trace.rule import Confirmed, How, Resolved
 from receipt_trace.screen import read_prompt
 from receipt_trace.terminal import InputKind, input_kind
@@ -50,8 +50,11 @@ class TreePart:
     command: tuple[str, ...]
     cwd: str | None
     uid: int | None
+    user: str | None
     cgroup: str | None
     container_id: str | None
+    container_name: str | None
+    root_inner_pid: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +65,21 @@ class ProgramPart:
     exe: str | None
     pid: int
     tid: int
+    inner_pid: int | None
     argv: tuple[str, ...]
     relays: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class InputPart:
-    """What it wants, and from where. ``fd`` is -1 where it cannot be seen."""
+    """What it wants, from where, and who can give it. ``fd`` is -1 where it cannot be seen."""
 
     kind: str
     wiring: str
     fd: int
     target: str
+    holders: tuple[Holder, ...]
+    person: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +155,28 @@ class Receipt:
         return json.dumps(self.to_dict(), ensure_ascii=True, separators=(",", ":"))
 
 
+def from_dict(values: Mapping[str, Any]) -> Receipt:
+    """A receipt from its plain values; fields of a later version are left out.
+
+    Raises KeyError or TypeError when it is not one.
+    """
+
+    def build(kind: type, part: Mapping[str, Any]) -> Any:
+        known = {f.name: part[f.name] for f in fields(kind)}
+        return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in known.items()})
+
+    parts = {
+        "host": Host, "agent": AgentPart, "tree": TreePart, "program": ProgramPart,
+        "input": InputPart, "prompt": PromptPart, "evidence": EvidencePart,
+        "effects": EffectsPart, "resolution": ResolutionPart,
+    }  # fmt: skip
+    holders = [build(Holder, holder) for holder in values["input"]["holders"]]
+    values = {**values, "input": {**values["input"], "holders": holders}}
+    built = {n: None if values[n] is None else build(k, values[n]) for n, k in parts.items()}
+    receipt: Receipt = build(Receipt, {**values, **built})
+    return receipt
+
+
 def schema() -> dict[str, Any]:
     """The published JSON Schema of a receipt."""
     text = resources.files("receipt_trace").joinpath("receipt.schema.json").read_text()
@@ -195,11 +223,16 @@ class Clerk:
                 command=_short(context.root.argv or (context.root.comm,)),
                 cwd=context.root.cwd,
                 uid=context.uid,
+                user=context.user,
                 cgroup=context.cgroup,
                 container_id=context.container,
+                container_name=context.container_name,
+                root_inner_pid=context.root_inner_pid,
             ),
-            program=_program(waiter, context.program),
-            input=InputPart(kind.value, waiter.wiring, waiter.fd, waiter.target),
+            program=_program(waiter, context),
+            input=InputPart(
+                kind.value, waiter.wiring, waiter.fd, waiter.target, context.holders, context.person
+            ),
             prompt=PromptPart(
                 text=prompt.text if known else "",
                 truncated=prompt.truncated and known,
@@ -284,13 +317,14 @@ def _agent(tree: Tree) -> AgentPart | None:
     return None if agent is None else AgentPart(agent.name, agent.pid, agent.session)
 
 
-def _program(waiter: Waiter, program: Program) -> ProgramPart:
+def _program(waiter: Waiter, context: Context) -> ProgramPart:
     return ProgramPart(
         name=waiter.comm,
-        exe=program.exe,
+        exe=context.program.exe,
         pid=waiter.key.pid,
         tid=waiter.key.tid,
-        argv=_short(program.argv),
+        inner_pid=context.inner_pid,
+        argv=_short(context.program.argv),
         relays=waiter.relays,
     )
 

@@ -16,6 +16,7 @@ from receipt_trace.errors import UsageError
 from receipt_trace.observation import (
     Context,
     Ending,
+    Holder,
     ProcessId,
     Program,
     Sample,
@@ -142,7 +143,8 @@ class _Player:
 def _context(values: dict[str, Any]) -> Context:
     output = base64.b64decode(values.pop("output"))
     program, root = _program(values.pop("program")), _program(values.pop("root"))
-    return Context(program=program, root=root, output=output, **values)
+    holders = tuple(Holder(**holder) for holder in values.pop("holders"))
+    return Context(program=program, root=root, output=output, holders=holders, **values)
 
 
 def _program(values: dict[str, Any]) -> Program:

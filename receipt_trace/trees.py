@@ -27,7 +27,10 @@ class Tree:
     ``members`` maps the number of each living process to its identity; ``None``
     while that is not known (a process that came and went too fast to be looked at
     still hands the tree on to its children). ``parent`` started the root. ``recognised``: the
-    agent is known to run its commands so; else the root may as well be a server.
+    agent is known to run its commands so; else the root may as well be a server. ``person``: a
+    person sees its terminal and may type there, too. ``ended_input``: what its agent gives it to read is at its end from the
+    start, so that whoever waits there is no tool call. ``givers`` are processes that may hold
+    the other end of its input besides those above it.
     """
 
     root: ProcessId
@@ -37,6 +40,9 @@ class Tree:
     members: dict[int, ProcessId | None] = field(default_factory=dict)
     ended: dict[ProcessId, Ending] = field(default_factory=dict)
     recognised: bool = False
+    person: bool = False
+    ended_input: bool = False
+    givers: tuple[int, ...] = ()
     born: int = 1
 
     def __post_init__(self) -> None:
@@ -95,6 +101,13 @@ class Trees:
         tree.members[child] = identity
         self._of[child] = tree
         return tree
+
+    def join(self, tree: Tree, pid: int, identity: ProcessId | None) -> None:
+        """A process belongs to a tree though nobody in that is its parent."""
+        self.leave(pid)
+        tree.members[pid] = identity
+        tree.born += 1
+        self._of[pid] = tree
 
     def leave(self, pid: int) -> None:
         """A living process is about to be the root of a tree of its own, or part of that."""

@@ -7,14 +7,14 @@ its time has come, and nothing is done to any of them.
 import os
 import selectors
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
 import structlog
 
 from receipt_trace.agents import Registry
-from receipt_trace.constants import NS
+from receipt_trace.constants import NS, SAMPLE_PERIOD_NS
 from receipt_trace.discovery import Discovery
 from receipt_trace.observation import Context, Fork, Lifecycle, ProcessId, Waiter
 from receipt_trace.receipt import Host, Receipt
@@ -58,17 +58,19 @@ def open_events() -> tuple[Events | None, str]:
 class Watch:
     """Watches trees until it is stopped.
 
-    ``registry`` is ``None`` to follow only what is named. ``deliver`` gets every
+    ``everybody`` is false to follow only what is named. ``deliver`` gets every
     receipt; ``record`` writes a trace.
     """
 
     def __init__(
         self,
-        registry: Registry | None,
+        registry: Registry,
         host: Host,
         deliver: Callable[[Receipt], None],
         record: Record | None = None,
         root: Path = Path("/proc"),
+        *,
+        everybody: bool = True,
     ) -> None:
         open_limit()
         self._log = structlog.get_logger()
@@ -83,7 +85,15 @@ class Watch:
             self._log.warning("no_events", reason=reason, instead="a scan every second")
         self._source = Procfs(root)
         self._tracer = Tracer(self._source, host, self._count, self._context, time.time_ns, record)
-        self.discovery = Discovery(root, self.trees, registry, self._started, self._found)
+        self.discovery = Discovery(
+            root,
+            self.trees,
+            registry,
+            self._started,
+            self._found,
+            time.monotonic_ns,
+            everybody=everybody,
+        )
         self._next_sweep = 0
         self._seen: dict[int, int] = {}
         self._told: set[tuple[ProcessId, str]] = set()
@@ -92,24 +102,36 @@ class Watch:
         """Leave the loop at the next turn (may be called from a signal handler)."""
         self._stopped = True
 
-    def run(self, done: Callable[[], bool] = lambda: False, wake: int | None = None) -> None:
-        """Watch until ``done`` or :meth:`stop`; ``wake`` is a descriptor that ends a wait early."""
+    def run(
+        self,
+        done: Callable[[], bool] = lambda: False,
+        callbacks: Mapping[int, Callable[[], None]] | None = None,
+        tick: int = _LONGEST_PAUSE_NS,
+    ) -> None:
+        """Watch until ``done`` or :meth:`stop`; ``callbacks`` are called when their descriptor
+        is readable, which also ends a wait early. ``done`` is asked at least every ``tick``
+        nanoseconds.
+        """
         with selectors.DefaultSelector() as selector:
             if self._events is not None:
                 selector.register(self._events.fileno(), selectors.EVENT_READ, None)
-            if wake is not None:
-                selector.register(wake, selectors.EVENT_READ, None)
+            for fd, callback in (callbacks or {}).items():
+                selector.register(fd, selectors.EVENT_READ, callback)
             while not self._stopped and not done():
                 now = time.monotonic_ns()
-                pause = max(0, self._wake_at(now) - now) / NS
+                pause = min(tick, max(0, self._wake_at(now) - now)) / NS
                 for key, _ in selector.select(pause):
-                    if key.fd == wake:
-                        os.read(wake, 512)
+                    if key.data is not None:
+                        key.data()
                 self.turn(time.monotonic_ns())
         for tree in self.trees:
             self._end(tree)
         if self._events is not None:
             self._events.close()
+
+    def waits(self, tree: Tree) -> tuple[Waiter, ...]:
+        """The open waits of a tree."""
+        return self._tracer.waits(tree)
 
     def turn(self, now: int) -> None:
         """Take what events there are, sample the trees that are due."""
@@ -118,6 +140,8 @@ class Watch:
             self._next_sweep = 0
         if now >= self._next_sweep:
             self._sweep(now)
+        if self._events is None:
+            self._scan_parents()
         for tree in self.trees:
             due = self._due.get(tree.root, 0)
             if due - now > _SLICE_NS:
@@ -137,7 +161,9 @@ class Watch:
                 self._end(tree)
 
     def _wake_at(self, now: int) -> int:
-        return min(self._next_sweep, now + _LONGEST_PAUSE_NS, *self._due.values())
+        blind = self._events is None and self.discovery.parents()
+        longest = SAMPLE_PERIOD_NS if blind else _LONGEST_PAUSE_NS
+        return min(self._next_sweep, now + longest, *self._due.values())
 
     def _sweep(self, now: int) -> None:
         """Look at everybody, or, where no events come and it is done again and again, at the new."""
@@ -151,6 +177,12 @@ class Watch:
         alive = set(proc.pids(self._root))
         self._seen = {pid: self._seen.get(pid, now) for pid in alive}
         self._next_sweep = now + _SWEEP_NS
+
+    def _scan_parents(self) -> None:
+        parents = self.discovery.parents()
+        for parent, child in scan.below(self._root, parents, ()) if parents else ():
+            if parent in parents and not self.discovery.known(child):
+                self.discovery.take([Fork(parent, child)])
 
     def _scan(self, tree: Tree) -> None:
         born = scan.below(self._root, list(tree.members), list(tree.members))

@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import TextIO
@@ -14,6 +14,7 @@ import structlog
 
 from exporters import Exporter
 from exporters.jsonl import JsonLinesExporter, open_receipts
+from exporters.stream import StreamExporter, default_path
 from exporters.text import TextExporter
 from receipt_trace import config, doctor, log
 from receipt_trace.errors import PermissionDeniedError, UnobservableError, UsageError
@@ -32,6 +33,7 @@ def main(options: argparse.Namespace) -> int:
     if options.check:
         return _check(options, settings)
     named = bool(options.root or options.agent)
+    log.configure(options.verbose)
     exporters = _exporters(options, settings)
     recording = _open_recording(options.record)
     report = doctor.examine()
@@ -39,30 +41,44 @@ def main(options: argparse.Namespace) -> int:
         raise UnobservableError(
             f"nothing can be observed: {report.reason}\ntry: receipt-trace doctor"
         )
-    log.configure(options.verbose)
     host = this_host()
-    registry = settings.registry if not named or options.all else None
+    everybody = not named or options.all
     watch = Watch(
-        registry,
+        settings.registry,
         host,
         _deliver_to(exporters),
         None if recording is None else Recorder(recording, host, report.source or ""),
+        everybody=everybody,
     )
-    _name(watch, options)
+    name_trees(watch, options)
     logger = structlog.get_logger()
     for limit in report.limits:
         logger.warning("limited", what=limit)
-    logger.info("watching", source=report.source, discover=registry is not None)
+    stream = _stream(options.socket)  # the last thing that can fail: nothing is left behind
+    if stream is not None:
+        exporters.append(stream)
+    logger.info("watching", source=report.source, discover=everybody)
     with contextlib.ExitStack() as stack:
         for exporter in exporters:
             stack.callback(exporter.close)
         if recording is not None:
             stack.enter_context(recording)
-        _run(watch, options, named)
+        listeners = {} if stream is None else {stream.fileno(): stream.accept}
+        _run(watch, options, named, listeners)
     return 0
 
 
-def _run(watch: Watch, options: argparse.Namespace, named: bool) -> None:
+def drain(fd: int) -> None:
+    """Forget what a wake-up descriptor holds."""
+    os.read(fd, 512)
+
+
+def _run(
+    watch: Watch,
+    options: argparse.Namespace,
+    named: bool,
+    listeners: Mapping[int, Callable[[], None]],
+) -> None:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -76,14 +92,15 @@ def _run(watch: Watch, options: argparse.Namespace, named: bool) -> None:
         return named and not options.all and not options.agent and not len(watch.trees)
 
     try:
-        watch.run(done, wake=reader)
+        watch.run(done, {reader: lambda: drain(reader), **listeners})
     finally:
         signal.set_wakeup_fd(-1)
         os.close(reader)
         os.close(writer)
 
 
-def _name(watch: Watch, options: argparse.Namespace) -> None:
+def name_trees(watch: Watch, options: argparse.Namespace) -> None:
+    """Follow what ``--root`` and ``--agent`` name. Raises when there is no such process."""
     for pids, name in (
         (options.root, watch.discovery.name_root),
         (options.agent, watch.discovery.name_agent),
@@ -107,6 +124,20 @@ def _exporters(options: argparse.Namespace, settings: config.Config) -> list[Exp
     if target != "-":
         exporters.append(JsonLinesExporter(1) if options.json else TextExporter(1, prefix=""))
     return exporters
+
+
+def _stream(wanted: str | None) -> StreamExporter | None:
+    """The socket for `receipt-trace tail`; without --socket only if nothing stands in the way."""
+    path = default_path() if wanted is None else wanted
+    if path is None or path == "off":
+        return None
+    try:
+        return StreamExporter(path)
+    except UsageError as error:
+        if wanted is not None:
+            raise
+        structlog.get_logger().warning("no_stream", path=path, reason=str(error))
+        return None
 
 
 def _deliver_to(exporters: list[Exporter]) -> Callable[[Receipt], None]:

@@ -1,6 +1,7 @@
 """What a receipt tells of a program and its tool call, read once from ``/proc``."""
 
 import os
+import pwd
 import re
 from pathlib import Path
 from typing import Final
@@ -9,6 +10,8 @@ from receipt_trace import terminal
 from receipt_trace.constants import OUTPUT_TAIL_BYTES
 from receipt_trace.observation import Context, FileKind, Program, Waiter
 from receipt_trace.sources import proc
+from receipt_trace.sources.containers import container_name
+from receipt_trace.sources.holders import find_holders
 from receipt_trace.trees import Tree
 
 # Docker, containerd, podman and Kubernetes all name the cgroup after the 64-digit id.
@@ -21,14 +24,23 @@ def read_context(root: Path, tree: Tree, waiter: Waiter, wall: int) -> Context:
     asker = tree.root.pid if _lives(root, tree) else waiter.key.pid
     cgroup = _cgroup(root, asker)
     found = _CONTAINER.search(cgroup or "")
+    container = found[1] if found else None
+    uid = _owner(root, asker)
+    holders, shared = find_holders(root, tree, waiter)
     modes = _modes(root, waiter)
     output = _said(root, tree, waiter)
     return Context(
         program=program,
         root=program if asker == waiter.key.pid else read_program(root, asker, _comm(root, asker)),
-        uid=_owner(root, asker),
+        uid=uid,
+        user=_user(uid),
         cgroup=cgroup,
-        container=found[1] if found else None,
+        container=container,
+        container_name=container_name(container) if container else None,
+        inner_pid=_inner_pid(root, waiter.key.pid),
+        root_inner_pid=_inner_pid(root, asker),
+        holders=holders,
+        person=tree.person or shared,
         canonical=modes.canonical if modes else None,
         echo=modes.echo if modes else None,
         output=output or b"",
@@ -66,6 +78,23 @@ def _owner(root: Path, pid: int) -> int | None:
         return os.stat(root / str(pid)).st_uid
     except OSError:
         return None
+
+
+def _user(uid: int | None) -> str | None:
+    try:
+        return None if uid is None else pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return None
+
+
+def _inner_pid(root: Path, pid: int) -> int | None:
+    """The number in the innermost pid namespace (NSpid, proc_pid_status(5))."""
+    try:
+        raw = (root / str(pid) / "status").read_bytes()
+    except OSError:
+        return None
+    numbers = next((line.split()[1:] for line in raw.splitlines() if line[:6] == b"NSpid:"), [])
+    return int(numbers[-1]) if len(numbers) > 1 else None
 
 
 def _cgroup(root: Path, pid: int) -> str | None:

@@ -34,6 +34,7 @@ from receipt_trace.observation import (
 from receipt_trace.output import Output
 from receipt_trace.sources import calls, proc
 from receipt_trace.sources.context import output_file
+from receipt_trace.sources.holders import writers_above
 from receipt_trace.sources.sockets import unix_inodes, unix_peers
 from receipt_trace.trees import Tree
 
@@ -41,6 +42,7 @@ _READ_BYTES: Final = 1024
 _KEPT_FILES: Final = 4096  # of our own descriptors, kept open between samples, at most
 _DESCRIPTORS_MAX: Final = 8192  # of one process; more would take longer than a sample
 _WAKEUPS: Final = 256  # bytes of wake-ups a thread may read in one sample
+_FIRST_SAMPLES: Final = 3  # in which a new root has surely become its program
 _GUEST_PERIOD: Final = 5  # samples between two searches for helpers outside the tree
 
 
@@ -100,6 +102,9 @@ class Procfs:
         watched = self._trees.setdefault(tree.root, _Watched(tree.root))
         ran = self._refresh(tree, watched)
         watched.given = given
+        if watched.samples < _FIRST_SAMPLES:
+            watched.samples += 1
+            self._inputs(tree, watched, self._root_input(tree))
         handles = watched.handles
         waiting = any(t.activity is Activity.INPUT for h in handles.values() for t in h.view)
         blind = any(t.activity is Activity.UNKNOWN for h in handles.values() for t in h.view)
@@ -182,7 +187,10 @@ class Procfs:
         for pid, handle in watched.handles.items():
             with contextlib.suppress(OSError):  # it ended since it was refreshed
                 processes[pid] = handle.picture(self._peers)
-        self._inputs(tree, watched, processes)
+        given = [
+            p.descriptors[0] for p in processes.values() if p.descriptors and 0 in p.descriptors
+        ]
+        self._inputs(tree, watched, given)
         if count_output:
             watched.written += self._written(tree, watched, processes)
         forest = Forest(
@@ -214,34 +222,26 @@ class Procfs:
                 return frozenset()
         return frozenset(watched.seen_fed)
 
-    def _inputs(self, tree: Tree, watched: "_Watched", processes: Mapping[int, Process]) -> None:
-        """Note what the root was given to read, if the one who started it holds the other end."""
-        root = processes.get(tree.root.pid)
-        stdin = (root.descriptors or {}).get(0) if root is not None else None
-        if stdin is None or stdin.kind not in (FileKind.PIPE, FileKind.UNIX):
-            return
-        if stdin.key not in watched.inputs:
-            watched.inputs[stdin.key] = self._held_above(tree, stdin)
+    def _inputs(self, tree: Tree, watched: "_Watched", given: Iterable[Descriptor]) -> None:
+        """Note which standard inputs come from outside: a process above the tree holds their
+        other end. Each object is asked for once.
+        """
+        for stdin in given:
+            stream = stdin.kind in (FileKind.PIPE, FileKind.UNIX)
+            if stream and stdin.key not in watched.inputs and not tree.ended_input:
+                end = stdin.target if stdin.kind is FileKind.PIPE else stdin.peer
+                above = (tree.parent, *tree.givers)
+                watched.inputs[stdin.key] = any(
+                    any(writers_above(self.root, pid, end)) for pid in above
+                )
 
-    def _held_above(self, tree: Tree, stdin: Descriptor) -> bool:
-        """Whether an ancestor of the tree holds the end that writes to its input."""
-        wanted = stdin.target if stdin.kind is FileKind.PIPE else stdin.peer
-        pid = tree.parent
-        while pid > 0 and wanted is not None:
-            directory = self.root / str(pid) / "fd"
-            try:
-                for name in os.listdir(directory):
-                    path = os.fsencode(directory / name)
-                    try:
-                        held = proc.text(os.readlink(path)) == wanted
-                        if held and os.lstat(path).st_mode & 0o200:
-                            return True
-                    except OSError:
-                        continue  # closed between the two
-                pid = proc.stat(self.root, pid).ppid
-            except (OSError, ValueError):
-                return False
-        return False
+    def _root_input(self, tree: Tree) -> list[Descriptor]:
+        """What the root was given to read, looked at early: it may be gone before anybody waits."""
+        pid = tree.root.pid
+        try:
+            return [self._peers.resolve(pid, proc.descriptor(self.root, pid, 0, None))]
+        except OSError:
+            return []
 
     def _written(self, tree: Tree, watched: "_Watched", processes: Mapping[int, Process]) -> int:
         """Bytes written since the last look by everybody whose output is the tree's output."""
@@ -391,6 +391,7 @@ class _Watched:
     cpu: int = 0
     written: int = 0
     looks: int = 0
+    samples: int = 0
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ NS = 1_000_000_000
 PERIOD = NS // 10
 START = 500  # start time of every process that is not told another
 
-SIGINT, SIGTERM, SIGTSTP, SIGTTOU = (1 << n - 1 for n in (2, 15, 20, 22))
+SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTOU = (1 << n - 1 for n in (2, 3, 15, 20, 22))
 
 # -- descriptors ---------------------------------------------------------------------------
 
@@ -222,6 +222,19 @@ class FakeProc:
         self._list(pid)
         self._list(ppid)
         return directory
+
+    def hold(self, pid, fds, info=None):
+        """Let a process hold descriptors and no others; ``info`` is what fdinfo says of some."""
+        directory = self.root / str(pid) / "fd"
+        directory.mkdir(exist_ok=True)
+        for link in directory.iterdir():
+            link.unlink()
+        for fd, target in fds.items():
+            os.symlink(target, directory / str(fd))
+        about = self.root / str(pid) / "fdinfo"
+        about.mkdir(exist_ok=True)
+        for fd, text in (info or {}).items():
+            (about / str(fd)).write_text(text)
 
     def remove(self, pid):
         """The process is gone; its children are init's."""

@@ -9,7 +9,7 @@ import pytest
 import receipt_trace
 from receipt_trace.cli import build_parser, main
 
-COMMANDS = ["run", "watch", "replay", "doctor"]
+COMMANDS = ["run", "watch", "top", "tail", "replay", "doctor"]
 
 
 @pytest.mark.parametrize("argv", [["--help"], *([name, "--help"] for name in COMMANDS)])
@@ -57,6 +57,10 @@ BAD = {
     "a process that is no number": (["watch", "--root", "x"], "receipt-trace watch --help"),
     "process 0": (["watch", "--root", "0"], "receipt-trace watch --help"),
     "a negative process": (["watch", "--agent", "-5"], "receipt-trace"),
+    "a process of top that is no number": (["top", "--root", "x"], "receipt-trace top --help"),
+    "no socket": (["tail", "--socket"], "receipt-trace tail --help"),
+    "an argument of tail": (["tail", "receipts"], "receipt-trace"),
+    "no terminal": (["top"], "receipt-trace watch, or receipt-trace tail"),
     "no file": (["replay"], "receipt-trace replay --help"),
     "an argument too many": (["doctor", "now"], "receipt-trace"),
 }

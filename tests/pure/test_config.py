@@ -34,7 +34,7 @@ def test_every_key_has_its_place(write):
     )
     config = load(path)
     assert (config.receipts, config.source) == ("/var/log/receipts.jsonl", "procfs")
-    assert config.registry.kinds["mine"].env == {"MINE": "1"}
+    assert [tool.env for tool in config.registry.kinds["mine"].tools] == [{"MINE": "1"}]
     assert "codex" in config.registry.kinds
 
 
@@ -47,6 +47,10 @@ WRONG = {
     "agents that are no tables": ('agent = "codex"', ["agent", "'codex'", "[agent.NAME]"]),
     "an agent that is no table": ("agent.mine = 1", ["agent.mine", "1", "a table"]),
     "a wrong entry": ("agent.mine.tool.shell = 1", ["agent.mine.tool.shell", "1", "true or false"]),
+    "one of several shapes": (
+        "agent.mine.tool = [{ child = true }, { child = 0 }]",
+        ["agent.mine.tool.child", "0", "true or false"],
+    ),
     "no TOML": ("receipts = oops\n", ["not TOML", "line 1"]),
     "no UTF-8": (b'receipts = "\xff"', ["not UTF-8", "byte 12"]),
 }

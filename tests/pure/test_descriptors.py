@@ -4,6 +4,7 @@ import pytest
 from builders import (
     PARKED,
     SIGINT,
+    SIGQUIT,
     SIGTERM,
     SIGTSTP,
     SIGTTOU,
@@ -130,12 +131,21 @@ def test_an_input_that_is_always_ready_does_not_stand_in_the_way():
 
 # -- idle shells and servers ---------------------------------------------------------------------
 
-PROMPTING = {"ignored": SIGTSTP | SIGTTOU | SIGTERM, "caught": SIGINT}
+JOBS = SIGTSTP | SIGTTOU
+PROMPTING = {"ignored": JOBS | SIGTERM | SIGQUIT, "caught": SIGINT}
 
 
-def test_an_idle_shell_on_its_terminal_is_no_waiter():
+@pytest.mark.parametrize(
+    "signals",
+    [
+        PROMPTING,
+        {"ignored": JOBS | SIGQUIT, "caught": SIGINT | SIGTERM},
+    ],
+    ids=["that ignores SIGTERM", "that catches SIGTERM"],
+)
+def test_an_idle_shell_on_its_terminal_is_no_waiter(signals):
     """It has job control and keeps its line on SIGINT: it is between two commands."""
-    shell = {"ignored": SIGTSTP | SIGTTOU, "caught": SIGINT, "on": 1, "held": [tty()]}
+    shell = {**signals, "on": 1, "held": [tty()]}
     assert waiters(process(10, blocked_read(), **shell)) == []
     assert waiters(process(10, polls(0), **shell)) == []
 
@@ -143,10 +153,13 @@ def test_an_idle_shell_on_its_terminal_is_no_waiter():
 @pytest.mark.parametrize(
     "signals",
     [
-        {"ignored": SIGTSTP | SIGTTOU, "caught": 0},
-        {"ignored": SIGTSTP, "caught": SIGINT},
-        {"ignored": SIGTTOU, "caught": SIGINT},
-        {"ignored": SIGTERM, "caught": SIGINT},
+        {"ignored": JOBS | SIGTERM | SIGQUIT, "caught": 0},
+        {"ignored": SIGTSTP | SIGTERM | SIGQUIT, "caught": SIGINT},
+        {"ignored": SIGTTOU | SIGTERM | SIGQUIT, "caught": SIGINT},
+        {"ignored": JOBS | SIGQUIT, "caught": SIGINT},
+        {"ignored": JOBS | SIGTERM, "caught": SIGINT},
+        {"ignored": JOBS, "caught": SIGINT},
+        {"ignored": SIGTERM | SIGQUIT, "caught": SIGINT},
         {"ignored": 0, "caught": SIGINT},
     ],
 )
@@ -156,9 +169,23 @@ def test_a_program_with_only_some_of_a_shells_signals_asks(signals):
 
 
 def test_an_idle_interactive_shell_on_a_pipe_is_no_waiter():
-    """It reads its command channel; without job control it ignores SIGTERM."""
-    shell = process(10, blocked_read(), held=[reads(0, 7)], ignored=SIGTERM, caught=SIGINT)
+    """It reads its command channel; without job control it ignores SIGQUIT and SIGTERM."""
+    ignored = SIGQUIT | SIGTERM
+    shell = process(10, blocked_read(), held=[reads(0, 7)], ignored=ignored, caught=SIGINT)
     assert waiters(shell) == []
+
+
+@pytest.mark.parametrize(
+    "signals",
+    [
+        {"ignored": SIGTERM, "caught": SIGINT},
+        {"ignored": SIGQUIT, "caught": SIGINT},
+        {"ignored": SIGTERM | SIGQUIT, "caught": 0},
+    ],
+)
+def test_a_root_with_only_some_of_a_shells_signals_asks_on_a_pipe(signals):
+    """What it ignores may be inherited from the shell that started it."""
+    assert waiters(process(10, blocked_read(), held=[reads(0, 7)], **signals)) == [(10, 0)]
 
 
 def test_an_interactive_shell_below_the_root_asks_on_a_pipe():
@@ -612,7 +639,9 @@ threads = st.builds(
     Thread, tid=st.integers(1, 9), activity=st.sampled_from(Activity), call=st.none() | calls
 )
 states = st.sampled_from("SRDTtZX")
-signals = st.sampled_from([0, SIGINT, SIGTERM, SIGTSTP | SIGTTOU, (1 << 64) - 1])
+signals = st.sampled_from(
+    [0, SIGINT, SIGTERM, JOBS, JOBS | SIGQUIT | SIGTERM, SIGQUIT | SIGTERM, (1 << 64) - 1]
+)
 
 
 @st.composite

@@ -1,7 +1,7 @@
 """Finding tool calls: events and a /proc in, trees out."""
 
 import pytest
-from builders import START
+from builders import NS, START
 
 from receipt_trace.agents import MARK, load_registry
 from receipt_trace.discovery import Discovery
@@ -10,6 +10,9 @@ from receipt_trace.trees import Agent, Trees
 
 SHELL = ("bash", "-c", "make deploy")
 GEMINI = {"GEMINI_CLI": "1"}
+CLAUDE = {"AI_AGENT": "claude-code_2-1-332_agent", "CLAUDE_CODE_SESSION_ID": "s-1"}
+COPILOT = {"COPILOT_CLI": "1"}
+PERSISTENT = {"ROO_ACTIVE": "true"}
 CODEX = {"CODEX_CI": "1", "CODEX_THREAD_ID": "t-1"}
 
 
@@ -19,20 +22,48 @@ class World:
     def __init__(self, proc, registry):
         self.proc = proc
         self.started, self.found = [], []
+        self.now = 0
         self.discovery = Discovery(
-            proc.root, Trees(), registry, self.started.append, self.found.append
+            proc.root,
+            Trees(),
+            registry or load_registry(),
+            self.started.append,
+            self.found.append,
+            lambda: self.now,
+            everybody=registry is not None,
         )
 
-    def fork(self, parent, child, **more):
+    def fork(self, parent, child, *, stdin=None, **more):
         """Somebody is born, and looks like his parent."""
         self.proc.add(child, parent, **more)
+        if stdin is not None:
+            self.proc.hold(child, {0: stdin})
         return self.discovery.take([Fork(parent, child)])
 
-    def spawn(self, parent, child, argv, env=(), **more):
+    def spawn(self, parent, child, argv, env=(), *, stdin=None, **more):
         """Somebody is born and becomes a program."""
         self.fork(parent, child)
-        self.proc.add(child, parent, argv, env, **more)
-        return self.discovery.take([Exec(child)])
+        return self.exec(child, argv, env, stdin=stdin, **more)
+
+    def exec(self, pid, argv, env=(), *, stdin=None, **more):
+        """Somebody becomes another program."""
+        self.proc.add(pid, self.proc.parents[pid], argv, env, **more)
+        if stdin is not None:
+            self.proc.hold(pid, {0: stdin})
+        return self.discovery.take([Exec(pid)])
+
+    def later(self, seconds=1):
+        """Time passes."""
+        self.now += round(seconds * NS)
+
+    def shell(self, parent=1, pid=10, env=PERSISTENT):
+        """A shell on a terminal that lives on between tool calls."""
+        self.spawn(parent, pid, ("bash", "-i"), env, stdin="/dev/pts/3")
+        self.later()
+
+    def members(self):
+        """The members of every tree that was found, in that order."""
+        return [set(tree.members) for tree in self.started]
 
     def exit(self, pid, status):
         """Somebody ends and is reaped."""
@@ -162,7 +193,7 @@ def test_only_the_topmost_of_the_marked_is_a_root(world):
 def test_an_mcp_server_is_no_tool_call(world):
     """Nor are the shells below it, which inherit the mark."""
     world.spawn(1, 5, ("node", "/usr/bin/gemini"))
-    world.spawn(5, 10, ("node", "server.js"), GEMINI)
+    world.spawn(5, 10, ("node", "server.js"), GEMINI, session=5)
     world.spawn(10, 11, SHELL, GEMINI)
     assert world.roots() == []
 
@@ -173,7 +204,9 @@ def test_a_child_of_an_agent_that_marks_nothing_is_a_tree(world):
     world.spawn(5, 10, SHELL, session=10)
     world.spawn(5, 11, SHELL, session=5)
     world.spawn(5, 12, ("git", "status"), session=5)
-    world.spawn(5, 13, ("rm", "-i", "f"), session=13)  # what the shell has become already
+    world.fork(5, 13)  # a shell that has become its command before it is looked at
+    world.proc.add(13, 5, ("rm", "-i", "f"), session=13)
+    world.discovery.take([Exec(13), Exec(13)])
     assert world.roots() == [10, 13]
     assert world.started[0].agent == Agent("mini-swe-agent", 5)
 
@@ -243,12 +276,34 @@ def test_each_child_of_a_named_agent_is_a_tree(quiet):
     assert set(quiet.started[2].members) == {12, 13}
 
 
-def test_a_named_agent_that_is_known_has_its_name(world):
-    """Not that of its program."""
+def test_of_a_named_agent_that_is_known_only_its_tool_calls_count(world):
+    """Those that are there and those that come; its hooks and servers are nobody's."""
     world.proc.add(5, 1, ("node", "/usr/bin/gemini"))
+    world.proc.add(10, 5, SHELL, GEMINI)
+    world.proc.add(11, 5, ("node", "server.js"), GEMINI, session=5)
     world.discovery.name_agent(5)
-    world.fork(5, 10)
-    assert world.started[0].agent == Agent("gemini-cli", 5)
+    assert world.roots() == [10]
+    world.spawn(5, 12, ("node", "server.js"), GEMINI, session=5)
+    world.spawn(5, 13, SHELL, GEMINI)
+    assert world.roots() == [10, 13]
+    assert {tree.agent for tree in world.started} == {Agent("gemini-cli", 5)}
+    assert world.found == [Agent("gemini-cli", 5)]
+
+
+def test_of_a_named_agent_that_is_not_known_every_child_counts(world):
+    """Also where the known ones are looked for."""
+    world.proc.add(5, 1, ("house-bot",))
+    world.proc.add(10, 5, ("node", "server.js"))
+    world.discovery.name_agent(5)
+    world.fork(5, 11)
+    assert world.roots() == [10, 11]
+    assert {tree.agent for tree in world.started} == {Agent("house-bot", 5)}
+
+
+def test_an_agent_that_is_gone_cannot_be_named(world):
+    """Whoever asked is told."""
+    with pytest.raises(OSError):
+        world.discovery.name_agent(99)
 
 
 def test_the_root_of_a_named_agent_knows_it(quiet):
@@ -258,6 +313,260 @@ def test_the_root_of_a_named_agent_knows_it(quiet):
     quiet.proc.add(6, 5)
     quiet.proc.add(10, 6)
     assert quiet.discovery.name_root(10).agent == Agent("harness", 5)
+
+
+# -- shells that live on ---------------------------------------------------------------------------
+
+
+def test_a_shell_that_lives_on_is_no_tool_call_but_its_commands_are(world):
+    """Each command for itself, however long the shell lives."""
+    world.shell()
+    assert world.roots() == []
+    world.spawn(10, 11, ("git", "status"), PERSISTENT)
+    world.spawn(11, 12, ("less",), PERSISTENT)
+    world.exit(12, 0)
+    world.exit(11, 0)
+    world.later()
+    world.spawn(10, 13, ("make",), PERSISTENT)
+    assert world.roots() == [11, 13]
+    assert world.members() == [set(), {13}]
+    assert all(tree.recognised and tree.person for tree in world.started)
+    assert {tree.agent for tree in world.started} == {Agent("roo-code", 1)}
+
+
+def test_two_commands_at_once_are_two_trees_if_time_lies_between(world):
+    """One of them was sent to the background."""
+    world.shell()
+    world.fork(10, 11)
+    world.later(0.2)
+    world.fork(10, 12)
+    assert world.members() == [{11}, {12}]
+
+
+def test_a_pipeline_is_one_tree(world):
+    """Its members are forked in one go; the first is the root."""
+    world.shell()
+    world.fork(10, 11, group=11)
+    world.later(0.09)
+    world.fork(10, 12, group=11)
+    world.later(0.09)
+    world.fork(10, 13, group=11)
+    assert world.members() == [{11, 12, 13}]
+    assert world.started[0].root == ProcessId(11, START)
+    assert world.started[0].born == 3
+    world.exit(11, 0)
+    world.fork(12, 14)
+    assert world.members() == [{12, 13, 14}]
+
+
+def test_a_command_right_after_another_has_ended_is_a_tree_of_its_own(world):
+    """Nobody is left whom it could belong to."""
+    world.shell()
+    world.fork(10, 11)
+    world.exit(11, 0)
+    world.later(0.01)
+    world.fork(10, 12)
+    assert world.roots() == [11, 12]
+    assert world.members() == [set(), {12}]
+
+
+def test_what_is_below_a_shell_when_it_is_found_is_told_apart_by_its_jobs(world):
+    """A process group is a job, and a job is a command."""
+    world.proc.add(10, 1, ("bash", "-i"), PERSISTENT)
+    world.proc.hold(10, {0: "/dev/pts/3"})
+    for pid, ppid, group in ((11, 10, 11), (12, 10, 11), (13, 10, 13), (14, 13, 13)):
+        world.proc.add(pid, ppid, ("x",), PERSISTENT, group=group)
+    world.discovery.take([Exec(10)])
+    assert world.members() == [{11, 12}, {13, 14}]
+
+
+def test_a_shell_is_found_once(world):
+    """A sweep finds it again and changes nothing."""
+    world.shell()
+    world.fork(10, 11)
+    world.discovery.sweep()
+    world.discovery.take([Exec(10)])
+    assert world.members() == [{11}]
+    assert list(world.discovery.shells) == [10]
+
+
+def test_a_shell_that_has_ended_has_no_commands(world):
+    """Its number may be anybody's now."""
+    world.shell()
+    world.exit(10, 0)
+    world.fork(1, 10)
+    world.fork(10, 11)
+    assert world.roots() == []
+
+
+def test_a_sweep_drops_a_shell_whose_number_is_used_again(world):
+    """Its successor's children are nobody's calls."""
+    world.shell()
+    world.proc.add(10, 1, ("sleep",), start=START + 1)
+    world.proc.hold(10, {})
+    world.discovery.sweep()
+    world.fork(10, 11)
+    assert world.roots() == []
+
+
+def test_a_shell_inside_a_tool_call_leaves_it(world):
+    """An agent that was started by an agent keeps its shell there."""
+    world.spawn(1, 5, ("codex",))
+    world.spawn(5, 6, SHELL, CODEX)
+    world.spawn(6, 7, ("python3", "/usr/bin/roo"), CODEX)
+    world.shell(7, 10, {**CODEX, **PERSISTENT})
+    world.spawn(10, 11, ("make",), {**CODEX, **PERSISTENT})
+    assert world.members() == [{6, 7}, {11}]
+    assert [tree.agent.name for tree in world.started] == ["codex", "roo-code"]
+
+
+def test_a_shell_within_a_command_of_the_shell_is_no_second_one(world):
+    """`bash` typed at the prompt: what it runs belongs to that command."""
+    world.shell()
+    world.spawn(10, 11, ("bash",), PERSISTENT, stdin="/dev/pts/3")
+    world.later()
+    world.spawn(11, 12, ("make",), PERSISTENT)
+    assert world.members() == [{11, 12}]
+
+
+def test_a_label_names_a_command_of_the_shell(world):
+    """RECEIPT_TRACE=deploy make: the tree is there when the program gets its mark."""
+    world.shell()
+    world.spawn(10, 11, ("make",), {**PERSISTENT, MARK: "deploy"})
+    (tree,) = world.started
+    assert (tree.root.pid, tree.label, tree.agent.name) == (11, "deploy", "roo-code")
+
+
+def test_whose_children_are_of_interest_can_be_asked(world):
+    """Who sees no events looks for them himself, and does not tell the known again."""
+    world.proc.add(5, 1, ("house-bot",))
+    world.discovery.name_agent(5)
+    world.shell()
+    world.fork(10, 11)
+    assert sorted(world.discovery.parents()) == [5, 10]
+    assert [world.discovery.known(pid) for pid in (5, 10, 11, 12)] == [False, True, True, False]
+
+
+def test_what_an_agent_forked_is_the_agent_still(world):
+    """The server of tmux is its client, forked: the shell in its pane is a child of that."""
+    world.spawn(1, 5, ("tmux", "new-session", "-d", "-s", "terminus-2", "bash --login"))
+    world.fork(5, 6)
+    world.exit(5, 0)
+    world.spawn(6, 10, ("bash", "--login"), stdin="/dev/pts/3")
+    world.spawn(10, 11, ("make",))
+    assert world.roots() == [11]
+    assert world.started[0].agent.name == "terminus-2"
+
+
+def test_what_an_agent_forked_is_something_else_once_it_has_become_that(world):
+    """A helper's children are nobody's."""
+    world.spawn(1, 5, ("python", "-m", "minisweagent"))
+    world.fork(5, 6)
+    world.exec(6, ("helper",))
+    world.spawn(6, 10, SHELL, session=10)
+    assert world.roots() == []
+
+
+def test_an_agent_that_has_become_something_else_is_none(world):
+    """Its children are nobody's."""
+    world.spawn(1, 5, ("python", "-m", "minisweagent"))
+    world.exec(5, ("make",))
+    world.spawn(5, 10, SHELL, session=10)
+    assert world.roots() == []
+
+
+def test_of_some_agents_the_input_of_a_call_is_at_its_end_from_the_start(world):
+    """Whoever waits there has been given nothing yet: a hook of the same looks."""
+    world.spawn(1, 5, ("kimi",))
+    world.spawn(5, 10, SHELL, stdin="pipe:[7]")
+    world.spawn(1, 6, ("python", "-m", "minisweagent"))
+    world.spawn(6, 20, SHELL, session=20)
+    assert [(tree.agent.name, tree.ended_input) for tree in world.started] == [
+        ("kimi-cli", True),
+        ("mini-swe-agent", False),
+    ]
+
+
+# -- agents inside tool calls ----------------------------------------------------------------------
+
+
+def nested(world, *, inner=("claude", "-p", "hello")):
+    """An agent that was started by a tool call of another."""
+    world.spawn(1, 5, ("codex",))
+    world.spawn(5, 10, ("bash", "-lc", "true; claude -p hello"), CODEX)
+    world.spawn(10, 11, inner, CODEX)
+
+
+def test_a_tool_call_of_an_agent_inside_a_tool_call_is_a_tree_of_its_own(world):
+    """It belongs to the inner agent; the inner agent itself to the outer call."""
+    nested(world)
+    world.spawn(11, 12, SHELL, {**CODEX, **CLAUDE})
+    world.spawn(12, 13, ("git",), {**CODEX, **CLAUDE})
+    assert world.members() == [{10, 11}, {12, 13}]
+    assert [tree.agent for tree in world.started] == [
+        Agent("codex", 5, "t-1"),
+        Agent("claude-code", 11, "s-1"),
+    ]
+
+
+def test_an_inner_agent_of_the_same_kind_has_its_own_calls(world):
+    """Its process carries the outer one's mark, and is an agent all the same."""
+    world.spawn(1, 5, ("claude",))
+    world.spawn(5, 10, ("bash", "-c", "true; claude -p hello"), CLAUDE)
+    world.spawn(10, 11, ("claude", "-p", "hello"), CLAUDE)
+    world.spawn(11, 12, SHELL, CLAUDE)
+    assert world.members() == [{10, 11}, {12}]
+    assert [tree.agent.pid for tree in world.started] == [5, 11]
+
+
+def test_an_inner_agent_that_marks_nothing_has_its_own_calls(world):
+    """They are known by their shape and their parent."""
+    nested(world, inner=("python", "-m", "minisweagent"))
+    world.spawn(11, 12, SHELL, CODEX, session=12)
+    assert world.members() == [{10, 11}, {12}]
+    assert world.started[1].agent == Agent("mini-swe-agent", 11)
+
+
+def test_hooks_and_servers_of_an_inner_agent_belong_to_the_outer_call(world):
+    """They are part of what it started."""
+    nested(world)
+    own = {"AI_AGENT": "claude-code_2-1-332_harness"}
+    world.spawn(11, 12, ("sh", "-c", "hook"), {**CODEX, **own})
+    assert world.members() == [{10, 11, 12}]
+
+
+@pytest.mark.parametrize(
+    ("program", "env"),
+    [
+        pytest.param(("claude", "-p", "x"), {**CODEX, **CLAUDE}, id="with marks"),
+        pytest.param(("python", "-m", "minisweagent"), CODEX, id="without"),
+    ],
+)
+def test_a_tool_call_that_becomes_an_agent_has_that_agents_calls_below(world, program, env):
+    """`bash -lc mini`: the shell makes way for its only command."""
+    world.spawn(1, 5, ("codex",))
+    world.spawn(5, 10, SHELL, CODEX)
+    world.exec(10, program, CODEX)
+    world.spawn(10, 12, SHELL, env, session=12)
+    assert world.members() == [{10}, {12}]
+
+
+def test_a_claude_that_was_started_by_a_claude_in_place_has_its_own_calls(world):
+    """Its process has the outer one's mark, and is the root of the outer one's call."""
+    world.spawn(1, 5, ("claude",))
+    world.spawn(5, 10, SHELL, CLAUDE)
+    world.exec(10, ("claude", "-p", "x"), CLAUDE)
+    world.spawn(10, 12, SHELL, CLAUDE)
+    assert world.members() == [{10}, {12}]
+
+
+def test_a_shell_deep_in_a_tool_call_is_part_of_it(world):
+    """Make starts `sh -c` for each recipe; marks that leak make no calls of those."""
+    world.spawn(1, 5, ("node", "/usr/bin/copilot"))
+    world.spawn(5, 10, SHELL, COPILOT)
+    world.spawn(10, 11, ("make",), COPILOT)
+    world.spawn(11, 12, ("/bin/sh", "-c", "recipe"), COPILOT)
+    assert world.members() == [{10, 11, 12}]
 
 
 # -- birth and death -------------------------------------------------------------------------------
@@ -312,6 +621,28 @@ def test_an_exit_told_late_does_not_take_the_next_one_of_that_number(world):
     (tree,) = world.started
     assert set(tree.members) == {10}
     assert tree.take_ended() == {ProcessId(11, START): Ending(256)}
+
+
+def test_an_exit_status_told_early_is_kept_until_the_process_is_gone(world):
+    """It is told once, while the process still looks alive."""
+    world.spawn(1, 10, ("make",), {MARK: "demo"})
+    world.fork(10, 11)
+    world.discovery.take([Exit(11, 256)])
+    (tree,) = world.started
+    assert set(tree.members) == {10, 11}
+    world.proc.remove(11)
+    world.discovery.gone(11, None)
+    assert tree.take_ended() == {ProcessId(11, START): Ending(256)}
+
+
+def test_a_status_that_was_put_off_is_not_that_of_the_next_program(world):
+    """A thread called exec: its leader's end was not the end of the process."""
+    world.spawn(1, 10, ("make",), {MARK: "demo"})
+    world.fork(10, 11)
+    world.discovery.take([Exit(11, 256), Exec(11)])
+    world.proc.remove(11)
+    world.discovery.gone(11, None)
+    assert world.started[0].take_ended() == {ProcessId(11, START): Ending(None)}
 
 
 # -- after a loss ----------------------------------------------------------------------------------

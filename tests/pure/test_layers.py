@@ -63,6 +63,7 @@ PURE = {
     "trees.py": {"receipt_trace.observation"},
     "descriptors.py": {"receipt_trace.observation", "receipt_trace.constants"},
     "rule.py": {"receipt_trace.observation", "receipt_trace.constants"},
+    "table.py": {"receipt_trace.constants", "receipt_trace.receipt"},
 }
 HARMLESS = {"collections", "dataclasses", "enum", "typing", "receipt_trace"}
 

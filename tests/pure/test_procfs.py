@@ -27,12 +27,12 @@ class Host:
         self.tree = Tree(ProcessId(ROOT, START), parent=HARNESS, recognised=True)
         self.now = 0
         proc.add(HARNESS, 1, ("harness",))
-        self.hold(HARNESS, {7: "pipe:[70]"})
+        self.proc.hold(HARNESS, {7: "pipe:[70]"})
 
     def add(self, pid, ppid, call, fds, **more):
         """A process with one thread in a call."""
         self.proc.add(pid, ppid, **more)
-        self.hold(pid, fds)
+        self.proc.hold(pid, fds)
         self.thread(pid, pid, call)
         (self.proc.root / str(pid) / "io").write_text("rchar: 0\nwchar: 0\n")
         (self.proc.root / str(pid) / "status").write_text(
@@ -40,15 +40,6 @@ class Host:
         )
         if pid not in self.tree.members:
             self.tree.members[pid] = ProcessId(pid, more.get("start", START))
-
-    def hold(self, pid, fds):
-        """Let a process hold descriptors and no others."""
-        directory = self.proc.root / str(pid) / "fd"
-        directory.mkdir(exist_ok=True)
-        for link in directory.iterdir():
-            link.unlink()
-        for fd, target in fds.items():
-            os.symlink(target, directory / str(fd))
 
     def thread(self, pid, tid, call, runs=1, read=0):
         """Say what a thread does, how often it ran, and how much it has read."""
@@ -98,15 +89,34 @@ def test_a_reader_of_the_harness_pipe_is_seen(host):
 
 def test_a_pipe_that_no_ancestor_holds_is_not_the_harness_input(host):
     """Somebody else may write to it."""
-    host.hold(HARNESS, {})
+    host.proc.hold(HARNESS, {})
     asking(host)
     assert host.sample().waiters == ()
+
+
+def test_an_input_that_is_at_its_end_from_the_start_is_waited_for_by_no_tool_call(host):
+    """A hook that its agent has not given its input yet looks the same."""
+    host.tree.ended_input = True
+    asking(host)
+    assert host.sample().waiters == ()
+
+
+def test_what_the_root_was_given_is_known_though_it_is_gone_when_somebody_waits(host):
+    """It is noted in the first samples."""
+    host.add(ROOT, HARNESS, WAIT4, {0: "pipe:[70]"}, argv=("sh",))
+    host.add(ROOT + 1, ROOT, SLEEP, {0: "pipe:[70]"})
+    assert host.sample().waiters == ()
+    host.proc.remove(ROOT)
+    del host.tree.members[ROOT]
+    host.add(ROOT + 1, 1, READ.format(fd=0), {0: "pipe:[70]"}, argv=("rm",))
+    host.thread(ROOT + 1, ROOT + 1, READ.format(fd=0), runs=2)
+    assert keys(host.sample()) == [(ROOT + 1, "pipe:[70]")]
 
 
 def test_a_harness_further_up_holds_it_too(host):
     """A wrapper stands between it and the call."""
     host.proc.add(HARNESS + 1, HARNESS, ("wrapper",))
-    host.hold(HARNESS + 1, {0: "/dev/null"})
+    host.proc.hold(HARNESS + 1, {0: "/dev/null"})
     host.tree.parent = HARNESS + 1
     asking(host)
     assert keys(host.sample()) == [(ROOT, "pipe:[70]")]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from receipt_trace.constants import ARGV_BYTES, PROMPT_BYTES
 from receipt_trace.errors import exit_status
-from receipt_trace.observation import ProcessId, Program
-from receipt_trace.receipt import Clerk, Host, Receipt, schema
+from receipt_trace.observation import Holder, ProcessId, Program
+from receipt_trace.receipt import Clerk, Host, Receipt, from_dict, schema
 from receipt_trace.rule import Confirmed, How, Resolved
 from receipt_trace.terminal import InputKind, input_kind
 from receipt_trace.trees import Agent, Tree
@@ -57,7 +57,16 @@ def test_a_wait_is_told_in_full():
     """Every field, with its value from where it belongs."""
     who = waiter(11, 12, wait_set=("0=/dev/pts/1",), timeout=0.5, relays=("sudo", "script"))
     seen = context(
-        b"Proceed? [y/N] ", cgroup="/user.slice", container="c" * 64, wall=1_700_000_000_123_456_789
+        b"Proceed? [y/N] ",
+        user="user",
+        cgroup="/user.slice",
+        container="c" * 64,
+        container_name="box",
+        inner_pid=8,
+        root_inner_pid=7,
+        holders=(Holder("sshd", 4), Holder("tmux", 3)),
+        person=True,
+        wall=1_700_000_000_123_456_789,
     )
     found = wait(who, seen).to_dict()
     identity = found["id"]
@@ -77,18 +86,29 @@ def test_a_wait_is_told_in_full():
             "command": ("sh", "-c", "asks --twice"),
             "cwd": "/home/user",
             "uid": 1000,
+            "user": "user",
             "cgroup": "/user.slice",
             "container_id": "c" * 64,
+            "container_name": "box",
+            "root_inner_pid": 7,
         },
         "program": {
             "name": "asks",
             "exe": "/usr/bin/asks",
             "pid": 11,
             "tid": 12,
+            "inner_pid": 8,
             "argv": ("asks", "--twice"),
             "relays": ("sudo", "script"),
         },
-        "input": {"kind": "line", "wiring": "tty", "fd": 0, "target": "/dev/pts/1"},
+        "input": {
+            "kind": "line",
+            "wiring": "tty",
+            "fd": 0,
+            "target": "/dev/pts/1",
+            "holders": ({"name": "sshd", "pid": 4}, {"name": "tmux", "pid": 3}),
+            "person": True,
+        },
         "prompt": {
             "text": "Proceed? [y/N]",
             "truncated": False,
@@ -348,7 +368,10 @@ def hostile_receipts():
     """A wait and its end in which every text is an attack."""
     bad = HOSTILE.replace("\udc80", "\\x80")  # what comes from /proc is valid UTF-8
     program = Program(bad, bad, (bad, bad), bad)
-    seen = context(bad.encode() * 300, program=program, root=program, cgroup=bad, container=bad)
+    seen = context(
+        bad.encode() * 300, program=program, root=program, cgroup=bad, container=bad, user=bad,
+        container_name=bad, holders=(Holder(bad, 5),),
+    )  # fmt: skip
     who = waiter(comm=bad, target=bad, wait_set=(bad,), relays=(bad,))
     clerk = Clerk(Host(bad, bad), bad, bad)
     begun = clerk.wait(tree(label=bad, agent=Agent(bad, 5, bad)), confirmed(who), seen)
@@ -378,6 +401,49 @@ def test_a_receipt_is_one_printable_line_of_ascii(receipt):
     assert line.isascii()
     assert [c for c in line if not c.isprintable()] == []
     assert json.loads(line) == json.loads(json.dumps(receipt.to_dict()))
+
+
+# -- read back -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("receipt", ALL.values(), ids=ALL)
+def test_a_receipt_is_the_same_when_it_is_read_back(receipt):
+    """From its values and from its line."""
+    assert from_dict(receipt.to_dict()) == receipt
+    assert from_dict(json.loads(receipt.to_json())) == receipt
+
+
+def test_fields_of_a_later_version_are_left_out():
+    """Wherever they stand."""
+    begun, ended = resolved(How.EXITED, 256)
+    for receipt in (begun, ended, wait(seen=context(holders=(Holder("tmux", 3),)))):
+        values = json.loads(receipt.to_json())
+        parts = [values, *(v for v in values.values() if isinstance(v, dict))]
+        for part in [*parts, *values["input"]["holders"]]:
+            part["later"] = {"than": "this"}
+        assert from_dict(values) == receipt
+
+
+def test_what_is_no_receipt_is_refused():
+    """By what is missing, or is something else."""
+    fine = json.loads(resolved()[1].to_json())
+    for name in fine:
+        with pytest.raises(KeyError):
+            from_dict({n: v for n, v in fine.items() if n != name})
+    parts = [name for name, value in fine.items() if isinstance(value, dict)]
+    assert "resolution" in parts
+    for name in parts:
+        for wrong in ([], "text", 7):
+            with pytest.raises(TypeError):
+                from_dict({**fine, name: wrong})
+        with pytest.raises(KeyError):
+            from_dict({**fine, name: {}})
+    for wrong in ([], None, "text", 7):
+        with pytest.raises(TypeError):
+            from_dict(wrong)
+    for wrong in ([7], 7, ["x"]):
+        with pytest.raises(TypeError):
+            from_dict({**fine, "input": {**fine["input"], "holders": wrong}})
 
 
 def test_a_hostile_prompt_is_bounded_and_printable():

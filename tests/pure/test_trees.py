@@ -156,3 +156,34 @@ def test_a_process_is_in_one_tree_at_most(row):
         for pid in range(1, 9):
             holders = [t for t in trees if pid in t.members]
             assert holders == ([] if trees.of(pid) is None else [trees.of(pid)])
+
+
+def test_a_process_may_join_a_tree_of_which_nobody_is_its_parent():
+    """The next member of a pipeline; where it was before it is no longer."""
+    trees, tree = one_tree()
+    other = trees.add(Tree(who(20)))
+    trees.fork(20, 21, who(21))
+    trees.join(tree, 11, who(11))
+    trees.join(tree, 21, who(21))
+    assert set(tree.members) == {10, 11, 21}
+    assert set(other.members) == {20}
+    assert (trees.of(21), tree.born) == (tree, 3)
+    trees.fork(11, 12, who(12))
+    assert trees.of(12) is tree
+
+
+def test_a_process_may_leave_a_tree_and_has_not_ended():
+    """It is about to be the root of its own."""
+    trees, tree = one_tree()
+    trees.fork(10, 11, who(11))
+    trees.leave(11)
+    trees.leave(99)
+    assert (trees.of(11), tree.members, tree.take_ended()) == (None, {10: who(10)}, {})
+    own = trees.add(Tree(who(11)))
+    assert trees.of(11) is own
+
+
+def test_a_tree_says_whether_its_agent_runs_commands_so_and_whether_a_person_sees_it():
+    """Neither unless somebody knows."""
+    tree = Tree(who(10))
+    assert (tree.recognised, tree.person) == (False, False)

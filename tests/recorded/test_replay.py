@@ -11,7 +11,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from receipt_trace.cli import main
@@ -19,6 +19,7 @@ from receipt_trace.errors import UsageError
 from receipt_trace.observation import (
     Context,
     Ending,
+    Holder,
     ProcessId,
     Program,
     Sample,
@@ -148,16 +149,23 @@ class Script:
 
 def read_context(tree, waiter):
     """What a wait is told with: anything that a program can make of itself."""
-    name = f"{waiter.comm}\x1b\n\ud83d\ude00"
+    name = f"{waiter.comm}\x1b\n\U0001f600"
     return Context(
         Program(
             waiter.comm,
             "/usr/bin/asks",
-            ("asks", name.encode("utf-16", "surrogatepass").decode("utf-16")),
+            ("asks", name),
             "/home",
         ),
         Program("sh", None, ("sh", "-c", "x"), None),
         uid=1000,
+        user=name,
+        container="c" * 64,
+        container_name=name,
+        inner_pid=2,
+        root_inner_pid=1,
+        holders=(Holder(name, 5), Holder("tmux", 3)),
+        person=True,
         canonical=True,
         echo=False,
         output=b"\xff\x00Name? \x1b[0m",
@@ -238,6 +246,7 @@ def traces(draw):
     return samples
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(traces(), st.sampled_from([How.LOST, How.INTERRUPTED]))
 def test_a_replay_equals_what_was_delivered_live(samples, how):
     """With the same ids, times and prompts, though samples without a wait are left out."""
