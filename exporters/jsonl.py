@@ -2,21 +2,11 @@
 
 import fcntl
 import os
-import select
 from pathlib import Path
 
 from receipt_trace.errors import UsageError
+from receipt_trace.output import write_all
 from receipt_trace.receipt import Receipt
-
-
-def write_all(fd: int, data: bytes) -> None:
-    """Write all of it, also to a descriptor that somebody made non-blocking."""
-    view = memoryview(data)
-    while view:
-        try:
-            view = view[os.write(fd, view) :]
-        except BlockingIOError:
-            select.select([], [fd], [])
 
 
 class JsonLinesExporter:

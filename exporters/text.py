@@ -1,6 +1,6 @@
 """Receipts as lines for people: short, and harmless on a terminal."""
 
-from exporters.jsonl import write_all
+from receipt_trace.output import write_all
 from receipt_trace.receipt import Receipt
 
 _WORD = {

@@ -313,38 +313,20 @@ class Discovery:
             for child in self._children(pid):
                 self.look(child)
 
-    def _try(
-        self,
-        pid: int,
-        label: str | None,
-        agent: Agent | None,
-        *,
-        recognised: bool = False,
-        person: bool = False,
-    ) -> Tree | None:
+    def _try(self, pid: int, label: str | None, agent: Agent | None, **known: bool) -> Tree | None:
+        """Follow the tree of a process; ``known`` are the fields of a tree that are known of it."""
         try:
-            return self._start(pid, label, agent, recognised=recognised, person=person)
+            return self._start(pid, label, agent, **known)
         except (OSError, ValueError):
             return None  # it came and went
 
-    def _start(
-        self,
-        pid: int,
-        label: str | None,
-        agent: Agent | None,
-        *,
-        recognised: bool = False,
-        person: bool = False,
-    ) -> Tree:
+    def _start(self, pid: int, label: str | None, agent: Agent | None, **known: bool) -> Tree:
         stat = proc.stat(self._root, pid)
-        known = self.trees.of(pid)
-        if known is not None and known.root.pid == pid:
-            return known
+        there = self.trees.of(pid)
+        if there is not None and there.root.pid == pid:
+            return there
         self.trees.leave(pid)
-        tree = Tree(
-            ProcessId(pid, stat.start), stat.ppid, label, agent,
-            recognised=recognised, person=person,
-        )  # fmt: skip
+        tree = Tree(ProcessId(pid, stat.start), stat.ppid, label, agent, **known)  # type: ignore[arg-type]
         self.trees.add(tree)
         self._started(tree)
         queue = [pid]

@@ -1,6 +1,8 @@
-"""The end of what a command prints, kept while it passes. Nothing typed ever comes here."""
+"""What a command prints: passed on, and the end of it kept. Nothing typed ever comes here."""
 
+import os
 import re
+import select
 from typing import Final
 
 from receipt_trace.constants import OUTPUT_TAIL_BYTES
@@ -49,3 +51,13 @@ class Output:
         """Whether the last line shows something and is not ended: how most questions look."""
         last = self.tail[-4096:].replace(b"\r\n", b"\n").rpartition(b"\n")[2]
         return bool(re.sub(SEQUENCE, b"", last).rpartition(b"\r")[2].strip())
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write all of it, also to a descriptor that somebody made non-blocking."""
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:
+            select.select([], [fd], [])

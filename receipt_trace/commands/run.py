@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from receipt_trace import terminal
 from receipt_trace.errors import UsageError
+from receipt_trace.output import write_all
 from receipt_trace.wiring import Wiring
 from receipt_trace.wrapper import Run
 
@@ -41,7 +42,7 @@ def main(options: argparse.Namespace) -> int:
             on_wait=options.on_wait,
             timeout=options.timeout,
             stdin=caller.stdin,
-            sink=_pass_on,
+            sink=write_all,
             size=caller.size(),
             adopt=True,
             label=options.label,
@@ -62,17 +63,6 @@ def _open_standard() -> None:
             os.fstat(fd)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number there is: this one
-
-
-def _pass_on(stream: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        try:
-            view = view[os.write(stream, view) :]
-        except BlockingIOError:
-            import select  # noqa: PLC0415  (somebody made our output non-blocking)
-
-            select.select([], [stream], [])
 
 
 class _Receipts:

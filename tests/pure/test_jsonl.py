@@ -7,9 +7,10 @@ import threading
 import pytest
 from builders import NS, START, context, waiter
 
-from exporters.jsonl import JsonLinesExporter, open_receipts, write_all
+from exporters.jsonl import JsonLinesExporter, open_receipts
 from receipt_trace.errors import UsageError
 from receipt_trace.observation import ProcessId
+from receipt_trace.output import write_all
 from receipt_trace.receipt import Clerk, Host
 from receipt_trace.rule import Confirmed
 from receipt_trace.trees import Tree
