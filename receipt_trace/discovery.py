@@ -115,6 +115,8 @@ class Discovery:
         return self.trees.of(pid) is not None or pid in self.shells
 
     def _born(self, parent: int, child: int) -> None:
+        if self._was_somebody_else(child):
+            self.gone(child, None)
         self._execs[child] = 0
         same = self.harnesses[parent][1] if parent in self.harnesses else self._forked.get(parent)
         if same is not None:  # it is the agent still: tmux forks twice to be a server
@@ -125,6 +127,16 @@ class Discovery:
             self._command(self.shells[parent], child)
         elif parent in self._named:
             self._try(child, None, self._named[parent])
+
+    def _was_somebody_else(self, pid: int) -> bool:
+        """Whether the number of a new process was that of one we still know, unless it is the same
+        one, found before its birth was told. One that was never looked at is another one.
+        """
+        tree = self.trees.of(pid)
+        known = [] if tree is None else [tree.members.get(pid)]
+        known += [self.harnesses[pid][0]] if pid in self.harnesses else []
+        known += [self.shells[pid].id] if pid in self.shells else []
+        return any(identity is None or identity != self._identity(pid) for identity in known)
 
     def _command(self, shell: "_Shell", child: int, *, found: bool = False) -> None:
         """A shell that lives on has started something: another tool call, or the next member

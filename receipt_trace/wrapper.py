@@ -26,7 +26,7 @@ from receipt_trace.output import Output
 from receipt_trace.wiring import Wiring, adopt_orphans, spawn
 
 if TYPE_CHECKING:
-    from receipt_trace.observation import Console, Context, Waiter
+    from receipt_trace.observation import Console, Context, ProcessId, Waiter
     from receipt_trace.receipt import Receipt
     from receipt_trace.tracer import Tracer
     from receipt_trace.trees import Tree
@@ -352,33 +352,44 @@ class Run:
         return self._tracer, self._tree
 
     def _scan(self) -> None:
-        """Who was born below the command, and who came back to us as an orphan."""
+        """Who has ended, who was born below the command, and who came back to us as an orphan."""
         if self._tree is None:
             return
         from receipt_trace.sources import scan  # noqa: PLC0415
 
         members = self._tree.members
+        for pid, identity in list(members.items()):
+            if pid != self.pid:
+                self._bury(pid, identity)
         parents = [os.getpid(), *members] if self._adopt else list(members)
         for _, child in scan.below(self._root, parents, [*members, os.getpid()]):
-            members[child] = None
+            members[child] = self._identity(child)
             self._tree.born += 1
-        if self._adopt:
-            self._reap_orphans()
 
-    def _reap_orphans(self) -> None:
-        """Orphans that ended are ours to bury."""
-        from receipt_trace.observation import Ending  # noqa: PLC0415
-
+    def _bury(self, pid: int, identity: "ProcessId | None") -> None:
+        """Drop a member that is gone, also if its number is somebody else's by now. Orphans that
+        ended are ours to wait for.
+        """
         assert self._tree is not None
-        for pid, identity in list(self._tree.members.items()):
-            if pid == self.pid:
-                continue
+        if self._adopt:
+            from receipt_trace.observation import Ending  # noqa: PLC0415
+
             with contextlib.suppress(ChildProcessError):
                 ended, status = os.waitpid(pid, os.WNOHANG)
                 if ended and identity is not None:
                     self._tree.ended[identity] = Ending(status)
-            if not os.path.exists(f"{self._root}/{pid}"):
-                del self._tree.members[pid]
+        now = self._identity(pid)
+        if now is None or now != identity:
+            del self._tree.members[pid]
+
+    def _identity(self, pid: int) -> "ProcessId | None":
+        from receipt_trace.observation import ProcessId  # noqa: PLC0415
+        from receipt_trace.sources import proc  # noqa: PLC0415
+
+        try:
+            return ProcessId(pid, proc.stat(self._root, pid).start)
+        except (OSError, ValueError):
+            return None
 
     def _console(self) -> "Console | None":
         master = self._child.master

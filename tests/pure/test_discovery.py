@@ -584,6 +584,24 @@ def test_a_child_too_fast_to_be_seen_hands_the_tree_on(world):
     }
 
 
+def test_a_number_used_again_is_somebody_else(world):
+    """Its exit was put off or never told, and it was never looked at: the new one is no member."""
+    world.spawn(1, 10, ("make",), {MARK: "demo"})
+    world.discovery.take([Fork(10, 11)])  # gone before it was looked at
+    world.spawn(1, 11, ("cat",))
+    assert world.members() == [{10}]
+
+
+def test_a_birth_told_late_changes_nothing(world):
+    """Who was found below a root before his birth was told is the same one."""
+    world.proc.add(11, 10, ("cc",))
+    world.spawn(1, 10, ("make",), {MARK: "demo"})
+    assert world.members() == [{10, 11}]
+    world.discovery.take([Fork(10, 11)])
+    assert world.members() == [{10, 11}]
+    assert world.started[0].take_ended() == {}
+
+
 def test_an_exit_takes_a_member_away(world):
     """With its wait status."""
     world.spawn(1, 10, ("make",), {MARK: "demo"})

@@ -427,8 +427,8 @@ def test_a_label_cannot_inject(tmp_path: Path) -> None:
         label = 'evil\n\x1b[31m{"event":"wait"}\n'
         root = harness.start("bash", "-c", f"{ASK}; true", env={"RECEIPT_TRACE": label})
         assert watcher.wait(root)["tree"]["label"] == label
+        eventually(lambda: b"evil" in watcher.log, "the wait is told in a line, too")
         assert b"\x1b" not in watcher.log
-        assert sum(b"evil" in line for line in watcher.log.splitlines()) >= 1
         assert not any(line.startswith(b'{"event":"wait"}') for line in watcher.log.splitlines())
 
 
