@@ -262,8 +262,8 @@ class Discovery:
             for pid in list(tree.members):
                 if not self.lives(pid):
                     self.gone(pid, None)
-        known = {pid: identity for pid, (identity, _) in self.harnesses.items()}
-        for pid, identity in (known | {pid: s.id for pid, s in self.shells.items()}).items():
+        agents = {pid: identity for pid, (identity, _) in self.harnesses.items()}
+        for pid, identity in (agents | {pid: s.id for pid, s in self.shells.items()}).items():
             if self._identity(pid) != identity:
                 self.gone(pid, None)
         for pid in pids:

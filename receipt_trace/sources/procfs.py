@@ -109,7 +109,7 @@ class Procfs:
         waiting = any(t.activity is Activity.INPUT for h in handles.values() for t in h.view)
         blind = any(t.activity is Activity.UNKNOWN for h in handles.values() for t in h.view)
         if waiting or (blind and console is not None):
-            if ran or fresh or fed != watched.fed or console is not None:
+            if ran or fresh or fed != watched.fed or console is not None or watched.asks_helper:
                 watched.fed = fed
                 watched.findings = self._look(tree, watched, console, fresh, output is None)
         else:
@@ -118,7 +118,9 @@ class Procfs:
         ended = tree.take_ended()
         answered, closed = self._left(watched, waiters, ended)
         watched.waiters = {w.key: w for w in waiters}
-        watched.marks = {k: m for k, m in watched.marks.items() if k.pid in handles}
+        watched.marks = {  # a guest has no handle
+            k: m for k, m in watched.marks.items() if k.pid in handles or k in watched.waiters
+        }
         return Sample(
             time=now,
             output=watched.written if output is None else output,
@@ -272,6 +274,12 @@ class Procfs:
             if d.kind is FileKind.TTY
         }
         watched.looks += 1
+        # Its helper starts, and leaves, without anything in the tree having run.
+        watched.asks_helper = bool(terminals) and any(
+            p.descriptors and t.call and _is_socket(p.descriptors, t.call)
+            for p in forest.processes.values()
+            for t in p.threads
+        )
         if not terminals or (watched.looks - 1) % _GUEST_PERIOD:
             return None
         if any(
@@ -343,6 +351,12 @@ class Procfs:
             watched.seen_fed.add(key.input)
         return taken
 
+    def _lives(self, key: WaiterKey) -> bool:
+        try:
+            return proc.stat(self.root, key.pid).start == key.start
+        except (OSError, ValueError):
+            return False
+
     def _left(
         self, watched: "_Watched", waiters: tuple[Waiter, ...], ended: dict[ProcessId, Ending]
     ) -> tuple[frozenset[str], frozenset[str]]:
@@ -360,7 +374,8 @@ class Procfs:
                 answered.add(key.input)
             handle = watched.handles.get(key.pid)
             if handle is None or handle.id.start != key.start:
-                ended.setdefault(ProcessId(key.pid, key.start), Ending())
+                if not self._lives(key):  # a guest may still do
+                    ended.setdefault(ProcessId(key.pid, key.start), Ending())
             elif handle.stat.state in "ZX":
                 ended.setdefault(handle.id, Ending(handle.stat.exit_code))
             elif self._consumed(watched, was, mark):
@@ -368,6 +383,11 @@ class Procfs:
             elif was.timeout is None and key.tid not in handle.on_cpu:
                 closed.add(key.input)
         return frozenset(answered), frozenset(closed)
+
+
+def _is_socket(held: Mapping[int, Descriptor], call: Call) -> bool:
+    """Whether a call waits for an answer over a socket."""
+    return any(fd in held and held[fd].target.startswith("socket:") for fd in call.fds or ())
 
 
 def _is_channel(output: Descriptor | None) -> bool:
@@ -391,6 +411,7 @@ class _Watched:
     cpu: int = 0
     written: int = 0
     looks: int = 0
+    asks_helper: bool = False
     samples: int = 0
 
 

@@ -475,6 +475,34 @@ def test_an_interrupt_reaches_the_foreground_of_the_terminal(tmp_path: Path, dia
         assert state(command.command) == "S"
 
 
+def test_a_helper_that_is_started_late_by_an_agent_that_ran_before_is_found(tmp_path: Path) -> None:
+    """A pinentry is no descendant of gpg then, and nothing in gpg's tree runs when it comes or goes."""
+    need("gpg", "gpgconf", "pinentry-curses")
+    home = tmp_path / "g"
+    home.mkdir(0o700)
+    slow = tmp_path / "pinentry"
+    slow.write_text('#!/bin/sh\nsleep 2\nexec pinentry-curses "$@"\n')
+    slow.chmod(0o755)
+    (home / "gpg-agent.conf").write_text(f"pinentry-program {slow}\n")
+    (tmp_path / "f").write_text("x")
+    set_home = ("env", f"GNUPGHOME={home}")
+    subprocess.run(
+        [*set_home, "gpgconf", "--launch", "gpg-agent"], env=environment(tmp_path), check=True
+    )
+    try:
+        asks = (*set_home, "gpg", "-c", "f")
+        with started(tmp_path, *asks, options=("--wiring", "tty")) as command:
+            receipt = command.wait()
+            assert receipt["program"]["name"].startswith("pinentry")
+            kill(receipt["program"]["pid"])
+            assert command.end() != 0
+            assert how(command.receipts) == ["exited"]
+    finally:
+        subprocess.run(
+            [*set_home, "gpgconf", "--kill", "gpg-agent"], env=environment(tmp_path), check=True
+        )
+
+
 def test_stopping_and_going_on(tmp_path: Path) -> None:
     """SIGTSTP stops the command and receipt-trace together, SIGCONT lets both go on."""
     with started(tmp_path, "bash", "-c", "sleep 60; true", options=("--wiring", "tty")) as command:
