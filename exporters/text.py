@@ -32,6 +32,10 @@ def describe(receipt: Receipt) -> str:
     """One readable line without its end."""
     who = f"{printable(receipt.program.name)}[{receipt.program.pid}]"
     where = _where(receipt)
+    if receipt.event == "eof" and receipt.resolution is not None:
+        status = receipt.resolution.exit_status
+        line = f"{who}{where} asked “{_question(receipt.prompt.text)}” and its input was at its end"
+        return line if status is None else f"{line}, exit status {status}"
     if receipt.resolution is not None:
         resolution = receipt.resolution
         line = f"{who}{where} {_HOW[resolution.how]} after {resolution.waited_s:.1f} s"

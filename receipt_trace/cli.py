@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from receipt_trace import __version__
+from receipt_trace.constants import ATTACH, CAPTURE, SOURCES
 from receipt_trace.errors import ReceiptTraceError, UsageError
 
 _EXIT_CODES = """\
@@ -170,7 +171,7 @@ def _add_run(commands: "argparse._SubParsersAction[_Parser]") -> None:
         "--json", action="store_true", help="write receipts to stderr as JSON Lines"
     )
     parser.add_argument("--label", help="name this tool call in its receipts (tree.label)")
-    _add_source(parser)
+    _add_source(parser, "procfs, which starts at once")
     parser.add_argument(
         "argv",
         nargs=argparse.REMAINDER,
@@ -233,7 +234,7 @@ def _add_watch(commands: "argparse._SubParsersAction[_Parser]") -> None:
         "--agents", action="store_true", help="list the agents that are known, then exit"
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="log every tree too")
-    _add_source(parser)
+    _add_source(parser, "bpf where the host allows it, else procfs")
 
 
 def _add_top(commands: "argparse._SubParsersAction[_Parser]") -> None:
@@ -268,13 +269,25 @@ def _add_doctor(commands: "argparse._SubParsersAction[_Parser]") -> None:
     parser.add_argument("--json", action="store_true", help="the same as one JSON object")
 
 
-def _add_source(parser: argparse.ArgumentParser) -> None:
+def _add_source(parser: argparse.ArgumentParser, auto: str) -> None:
     parser.add_argument(
         "--source",
-        choices=("auto", "procfs"),
-        default="auto",
-        help="where observations come from (auto: the best this host allows; "
-        "this version has one, procfs)",
+        choices=SOURCES,
+        help=f"where observations come from (auto: {auto})",
+    )
+    parser.add_argument(
+        "--attach",
+        choices=ATTACH,
+        default="snapshot",
+        help="how BPF sees calls: snapshot hooks nobody (default); syscalls attaches to the calls "
+        "that read and wait, reacts sooner, and makes every such call on the host slower",
+    )
+    parser.add_argument(
+        "--capture",
+        choices=CAPTURE,
+        default="waits",
+        help="text: BPF also sees what tool calls print into pipes and sockets, and questions that "
+        "met a closed input; it attaches to the calls that read and write (default: waits)",
     )
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from receipt_trace.agents import Registry, load_registry
+from receipt_trace.constants import SOURCES
 from receipt_trace.errors import UsageError
 
 DEFAULT_PATH: Final = Path("/etc/receipt-trace/config.toml")
-SOURCES: Final = ("auto", "procfs")
 
 _KEYS: Final = {
     "receipts": "a path, - for stdout, or fd:N",

@@ -34,6 +34,10 @@ LAPSE_NS: Final = 250_000_000
 broken: two samples and some jitter. A loop that re-enters its call every 100 ms
 is caught on the processor now and then."""
 
+RELAPSE_NS: Final = 1_000_000_000
+"""The same for a wait that is confirmed: on a host with more work than processors a loop waits
+for its turn, and nothing is lost by telling a little later that it left for good."""
+
 PROMPT_BYTES: Final = 2048
 """Longest prompt in a receipt, in UTF-8 bytes."""
 
@@ -50,3 +54,12 @@ POLL_SET_MAX: Final = 4096
 
 INTERRUPT_GRACE_NS: Final = (("SIGINT", 2 * NS), ("SIGTERM", 2 * NS), ("SIGKILL", 1 * NS))
 """``--on-wait interrupt``: the signals in order, and how long the tree has after each."""
+
+SOURCES: Final = ("auto", "bpf", "procfs")
+"""Where observations come from; ``auto`` decides by what the host allows."""
+
+ATTACH: Final = ("snapshot", "syscalls")
+"""How the BPF source sees calls: by looking from time to time, or as they happen."""
+
+CAPTURE: Final = ("waits", "text")
+"""What the BPF source sees: who waits, or also what is printed and what meets a closed input."""

@@ -89,8 +89,8 @@ class Discovery:
         lost = False
         for event in events:
             match event:
-                case Fork(parent, child):
-                    self._born(parent, child)
+                case Fork(parent, child, identity):
+                    self._born(parent, child, identity)
                 case Exec(pid):
                     self._told.pop(pid, None)
                     self._forked.pop(pid, None)
@@ -114,21 +114,22 @@ class Discovery:
         """Whether a child of one of those has been seen already."""
         return self.trees.of(pid) is not None or pid in self.shells
 
-    def _born(self, parent: int, child: int) -> None:
-        if self._was_somebody_else(child):
+    def _born(self, parent: int, child: int, told: ProcessId | None) -> None:
+        identity = told or self._identity(child)
+        if self._was_somebody_else(child, identity):
             self.gone(child, None)
         self._execs[child] = 0
         same = self.harnesses[parent][1] if parent in self.harnesses else self._forked.get(parent)
         if same is not None:  # it is the agent still: tmux forks twice to be a server
             self._forked[child] = same
         if self.trees.of(parent) is not None:
-            self.trees.fork(parent, child, self._identity(child))
+            self.trees.fork(parent, child, identity)
         elif parent in self.shells:
             self._command(self.shells[parent], child)
         elif parent in self._named:
             self._try(child, None, self._named[parent])
 
-    def _was_somebody_else(self, pid: int) -> bool:
+    def _was_somebody_else(self, pid: int, now: ProcessId | None) -> bool:
         """Whether the number of a new process was that of one we still know, unless it is the same
         one, found before its birth was told. One that was never looked at is another one.
         """
@@ -136,7 +137,7 @@ class Discovery:
         known = [] if tree is None else [tree.members.get(pid)]
         known += [self.harnesses[pid][0]] if pid in self.harnesses else []
         known += [self.shells[pid].id] if pid in self.shells else []
-        return any(identity is None or identity != self._identity(pid) for identity in known)
+        return any(identity is None or identity != now for identity in known)
 
     def _command(self, shell: "_Shell", child: int, *, found: bool = False) -> None:
         """A shell that lives on has started something: another tool call, or the next member

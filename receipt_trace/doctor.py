@@ -3,11 +3,13 @@
 import ctypes
 import os
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from receipt_trace.errors import UnobservableError
 from receipt_trace.sources import calls, proc
 
 _ROOT: Final = Path("/proc")
@@ -44,8 +46,10 @@ class Report:
 
     @property
     def source(self) -> str | None:
-        """The source that ``auto`` takes."""
-        return "procfs" if self.usable else None
+        """The source that ``watch --source auto`` takes."""
+        if not self.usable:
+            return None
+        return "bpf" if any(c.what == _BPF and c.state == "yes" for c in self.checks) else "procfs"
 
     @property
     def limits(self) -> tuple[str, ...]:
@@ -61,9 +65,12 @@ class Report:
         }
 
 
-def examine(root: Path = _ROOT) -> Report:
-    """Try everything out. Takes a few milliseconds, changes nothing."""
-    return Report(tuple(check(root) for check in _CHECKS))
+def examine(root: Path = _ROOT, *, bpf: bool = True) -> Report:
+    """Try everything out; changes nothing. ``bpf`` loads the programs to see whether they can be,
+    which takes a tenth of a second, or some seconds where they have to be built first; without
+    it the rest takes a few milliseconds.
+    """
+    return Report(tuple(check(root) for check in (*_CHECKS, *(_KERNEL if bpf else ()))))
 
 
 def _machine(_root: Path) -> Check:
@@ -202,6 +209,55 @@ def _setuid(_root: Path) -> Check:
     )
 
 
+def _bpf(_root: Path) -> Check:
+    from receipt_trace.sources.choice import choose  # noqa: PLC0415
+
+    began = time.monotonic()
+    try:
+        source = choose("bpf").source
+    except UnobservableError as error:
+        reason = str(error).partition("\n")[0].removeprefix("BPF cannot be used: ")
+        return Check(
+            _BPF, "partly", reason,
+            "/proc is looked at ten times a second: more CPU, and no text of other people's terminals",
+            "run as root on x86_64, Linux 5.8 or later with BTF, with bcc: apt-get install python3-bpfcc",
+        )  # fmt: skip
+    kernel = source.kernel  # type: ignore[attr-defined]
+    source.close()
+    origin = "kept from before" if kernel.objects.kept else "built now"
+    seen = (
+        f"{len(kernel.objects.programs)} programs ({origin}) ready after "
+        f"{time.monotonic() - began:.1f} s; saved registers {kernel.regs} bytes into the stack"
+    )
+    if kernel.objects.lost:
+        lost = "; ".join(kernel.objects.lost)
+        return Check(_BPF, "yes", f"{seen}; not told by this kernel: {lost}")
+    return Check(_BPF, "yes", seen)
+
+
+def _tracefs(_root: Path) -> Check:
+    from receipt_trace.kernel.loader import tracepoint_id  # noqa: PLC0415
+
+    what = "tracepoints of system calls"
+    try:
+        found = tracepoint_id("sys_enter_read")
+    except UnobservableError as error:
+        return Check(
+            what, "partly", str(error).partition(",")[0],
+            "--attach syscalls and --capture text cannot be used; snapshots do not need them",
+            "mount -t tracefs tracefs /sys/kernel/tracing",
+        )  # fmt: skip
+    if found is None:
+        return Check(
+            what, "partly", "this kernel has none (CONFIG_FTRACE_SYSCALLS)",
+            "--attach syscalls and --capture text cannot be used; snapshots do not need them",
+            "a kernel with CONFIG_FTRACE_SYSCALLS",
+        )  # fmt: skip
+    return Check(what, "yes", "for --attach syscalls and --capture text")
+
+
+_BPF: Final = "BPF"
+_KERNEL: Final[tuple[Callable[[Path], Check], ...]] = (_bpf, _tracefs)
 _CHECKS: Final[tuple[Callable[[Path], Check], ...]] = (
     _machine, _own, _others, _yama, _setuid, _events, _sched, _children, _sockets,
 )  # fmt: skip

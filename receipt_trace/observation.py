@@ -195,7 +195,8 @@ class Sample:
     since the last sample. ``answered`` and ``closed`` hold the inputs from which
     something was taken since then, and those that came to their end. ``suspected`` counts threads that wait for a terminal
     and, beside it, for a network connection. ``blind`` counts processes that may
-    not be looked into.
+    not be looked into. ``still`` is since when nobody in the tree has run, ``None`` where
+    only looking again can tell.
     """
 
     time: int
@@ -209,14 +210,38 @@ class Sample:
     suspected: int = 0
     blind: int = 0
     alive: bool = True
+    still: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InputEnd:
+    """A process read the end of an input.
+
+    ``target`` names the input, ``wiring`` is ``null`` for a device that is always at its end.
+    ``given``: it is what its tree was given to read; ``took``: the process had read something from
+    it before. ``said`` is the last of the output then, ``own``: this process wrote it. ``time``
+    is CLOCK_MONOTONIC in nanoseconds.
+    """
+
+    process: ProcessId
+    comm: str
+    time: int
+    fd: int
+    target: str
+    wiring: str
+    given: bool
+    took: bool
+    own: bool
+    said: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A process came to be. Threads are not told."""
+    """A process came to be. Threads are not told. ``identity`` is the child's, where it is known."""
 
     parent: int
     child: int
+    identity: ProcessId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +283,25 @@ class Holder:
 
     name: str
     pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What can be seen of where a waiter reads, and of what was printed there.
+
+    ``canonical`` and ``echo`` are a terminal's modes (``None``: no terminal, or not readable);
+    ``output`` the latest output (``None``: nobody could see it), ``source`` how it was seen,
+    ``terminal``: as a terminal got it, ``alternate``: with the alternate screen on.
+    """
+
+    canonical: bool | None = None
+    echo: bool | None = None
+    output: bytes | None = None
+    source: str = "output"
+    terminal: bool = False
+    alternate: bool = False
+    columns: int = 80
+    lines: int = 24
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from importlib import resources
 from typing import Any, Final
 
-from receipt_trace.constants import ARGV_BYTES, NS
+from receipt_trace.constants import ARGV_BYTES, NS, PROMPT_BYTES
 from receipt_trace.errors import exit_status
-from receipt_trace.observation import Context, Holder, Waiter
+from receipt_trace.observation import Context, Holder, InputEnd, Waiter, WaiterKey
 from receipt_trace.rule import Confirmed, How, Resolved
 from receipt_trace.screen import read_prompt
 from receipt_trace.terminal import InputKind, input_kind
@@ -256,6 +256,43 @@ class Clerk:
         self._open[waiter.key.input] = receipt
         return receipt
 
+    def unanswered(
+        self,
+        tree: Tree,
+        end: InputEnd,
+        asked: str,
+        context: Context,
+        ended: tuple[int, int | None],
+        wall: int,
+    ) -> Receipt:
+        """The receipt of a question that met a closed input.
+
+        ``asked`` is the question, ``ended`` are the time until which its program was followed
+        (CLOCK_MONOTONIC, ns) and its wait status, if it has ended.
+        """
+        time, status = ended
+        waiter = Waiter(
+            WaiterKey(*end.process, end.process.pid, end.target),
+            end.comm, end.wiring, end.fd, end.target, "read", (f"{end.fd}={end.target}",),
+            grade="kernel",
+        )  # fmt: skip
+        receipt = self.wait(tree, Confirmed(end.time, waiter, end.time, 0), context)
+        del self._open[waiter.key.input]
+        return replace(
+            receipt,
+            event="eof",
+            time=_rfc3339(wall),
+            monotonic_ns=time,
+            input=replace(receipt.input, kind=InputKind.STREAM.value, holders=(), person=False),
+            prompt=PromptPart(asked[:PROMPT_BYTES], len(asked) > PROMPT_BYTES, "syscall", False),
+            advice=_UNANSWERED,
+            resolution=ResolutionPart(
+                how=How.EOF.value,
+                waited_s=round((time - end.time) / NS, 3),
+                exit_status=None if status is None else exit_status(status),
+            ),
+        )
+
     def resolution(self, resolved: Resolved, wall: int) -> Receipt | None:
         """The record that ends a wait; ``None`` if its receipt was never written."""
         receipt = self._open.pop(resolved.waiter.key.input, None)
@@ -329,6 +366,10 @@ def _program(waiter: Waiter, context: Context) -> ProgramPart:
     )
 
 
+_UNANSWERED: Final = (
+    "It asked, read the end of its input, and went on with a default, whatever its exit status "
+    "says: check what was done, or run the command again with the option that answers in advance."
+)
 _ADVICE: Final[Mapping[InputKind, str]] = {
     InputKind.LINE: "It asks for a line of input: answer it, or run the command again with the "
     "option that answers in advance.",

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any, Final, TextIO
 
 from receipt_trace import __version__
-from receipt_trace.constants import LAPSE_NS, SAMPLE_PERIOD_NS
+from receipt_trace.constants import RELAPSE_NS, SAMPLE_PERIOD_NS
 from receipt_trace.errors import UsageError
 from receipt_trace.observation import (
     Context,
@@ -28,7 +28,9 @@ from receipt_trace.rule import How, Resolved, Rule
 from receipt_trace.trees import Agent, Tree
 
 FORMAT: Final = 1
-_AFTER: Final = 2 + LAPSE_NS // SAMPLE_PERIOD_NS  # samples until the rule has forgotten a candidate
+_AFTER: Final = (
+    2 + RELAPSE_NS // SAMPLE_PERIOD_NS
+)  # samples until the rule has forgotten a candidate
 
 
 class Recorder:

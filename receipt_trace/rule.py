@@ -17,6 +17,7 @@ from receipt_trace.constants import (
     NS,
     PATIENCE_NS,
     QUIET_NS,
+    RELAPSE_NS,
     SAMPLE_PERIOD_NS,
 )
 from receipt_trace.observation import Ending, ProcessId, Sample, Waiter, WaiterKey
@@ -92,6 +93,16 @@ class Rule:
         """The waits that are confirmed and not resolved."""
         return tuple(c.waiter for c in self._active.values())
 
+    @property
+    def restless(self) -> bool:
+        """Whether something may change from one moment to the next: a candidate that is not
+        confirmed, or a program that leaves its call again and again.
+        """
+        return any(
+            c.waiter.timeout is not None or k.input not in self._active
+            for k, c in self._candidates.items()
+        )
+
     def step(self, sample: Sample) -> list[Transition]:
         """Take one sample. Returns what changed, resolutions before confirmations."""
         seen = {w.key: w for w in sample.waiters}
@@ -113,7 +124,7 @@ class Rule:
             if candidate is None or self._broken(candidate, waiter, sample):
                 self._candidates[key] = _Candidate(
                     waiter,
-                    sample.time,
+                    self._since(candidate, sample),
                     sample.time,
                     sample.output,
                     sample.cpu_ticks,
@@ -131,6 +142,15 @@ class Rule:
             if not self._lapses(key, self._candidates[key], sample):
                 del self._candidates[key]
         return confirmed
+
+    def _since(self, broken: _Candidate | None, sample: Sample) -> int:
+        """When the quiet time of a new candidate began: when the tree was last seen to go still.
+
+        Of one that was broken though nobody ran (somebody else wrote): now.
+        """
+        if sample.still is None or (broken is not None and sample.still <= broken.seen):
+            return sample.time
+        return min(sample.time, sample.still)
 
     def _due(self, candidate: _Candidate) -> int:
         """When a candidate has been quiet for long enough."""
@@ -154,7 +174,8 @@ class Rule:
 
     def _lapses(self, key: WaiterKey, candidate: _Candidate, sample: Sample) -> bool:
         """On a processor for a moment, on its way back into the same call."""
-        return key[:3] in sample.running and sample.time - candidate.seen <= LAPSE_NS
+        longest = RELAPSE_NS if self._active.get(key.input) is candidate else LAPSE_NS
+        return key[:3] in sample.running and sample.time - candidate.seen <= longest
 
     def _resolve(self, sample: Sample, seen: Mapping[WaiterKey, Waiter]) -> list[Transition]:
         resolved: list[Transition] = []

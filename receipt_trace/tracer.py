@@ -10,12 +10,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-from receipt_trace.constants import SAMPLE_PERIOD_NS
-from receipt_trace.observation import Console, Context, ProcessId, Sample, Waiter
+from receipt_trace.constants import NS, SAMPLE_PERIOD_NS
+from receipt_trace.observation import (
+    Console,
+    Context,
+    Ending,
+    InputEnd,
+    ProcessId,
+    Sample,
+    Waiter,
+    WaiterKey,
+)
 from receipt_trace.receipt import Clerk, Host, Receipt
 from receipt_trace.rule import How, Resolved, Rule, Transition
 from receipt_trace.trees import Tree
+from receipt_trace.unanswered import question
 
+_KERNEL: Final = "kernel"
+_GOES_ON_NS: Final = 5 * NS  # after which a program that got no answer is told of while it goes on
 _REST: Final = 9  # times as long as a look at a tree took is it left alone, at least
 
 Deliver = Callable[[Receipt], None]
@@ -40,6 +52,20 @@ class Source(Protocol):
         fed: frozenset[str] = ...,
     ) -> Sample:
         """Look at a tree; see :meth:`receipt_trace.sources.procfs.Procfs.sample`."""
+
+    @property
+    def attach(self) -> str | None:
+        """How it is attached to the kernel, where there is a choice."""
+
+    @property
+    def period(self) -> int:
+        """Time between two samples of a tree, in nanoseconds."""
+
+    def moved(self, tree: Tree, now: int) -> bool:
+        """Whether a sample of a tree may differ from its last one."""
+
+    def ends(self, tree: Tree) -> list[InputEnd]:
+        """Ends of inputs that processes of a tree have read since the last call."""
 
     def forget(self, tree: Tree) -> None:
         """Let go of everything kept for a tree."""
@@ -71,6 +97,8 @@ class _Case:
     suspected: int = 0
     blind: int = 0
     cost: int = 0
+    unanswered: dict[ProcessId, tuple[InputEnd, str, Context]] = field(default_factory=dict)
+    told: set[ProcessId] = field(default_factory=set)
 
 
 def this_host(proc: Path = Path("/proc")) -> Host:
@@ -105,7 +133,9 @@ class Tracer:
 
     def follow(self, tree: Tree) -> None:
         """Begin with a tree."""
-        self._cases[tree.root] = _Case(tree, Clerk(self._host, self.source.name))
+        self._cases[tree.root] = _Case(
+            tree, Clerk(self._host, self.source.name, self.source.attach)
+        )
         if self._record is not None:
             self._record.tree(tree)
 
@@ -141,6 +171,9 @@ class Tracer:
         """Take one sample of a tree; returns when the next one is wanted."""
         case = self._cases[tree.root]
         due = case.rule.due
+        following = now + (SAMPLE_PERIOD_NS if case.rule.restless else self.source.period)
+        if due is None and not self.source.moved(tree, now):
+            return following
         sample = self.source.sample(
             tree,
             now,
@@ -159,8 +192,8 @@ class Tracer:
         for receipt in receipts:
             if receipt is not None:
                 self._deliver(receipt)
+        self._questions(case, sample, wall)
         due = case.rule.due
-        following = now + SAMPLE_PERIOD_NS
         return following if due is None or due <= now else min(following, due)
 
     def _receipt(self, case: _Case, transition: Transition, wall: int) -> Receipt | None:
@@ -170,6 +203,25 @@ class Tracer:
         if self._record is not None:
             self._record.context(case.tree.root, transition.waiter, context)
         return case.clerk.wait(case.tree, transition, context)
+
+    def _questions(self, case: _Case, sample: Sample, wall: int) -> None:
+        """Questions that met a closed input: told when their process has ended, or in a while."""
+        for end in self.source.ends(case.tree):
+            asked = question(end)
+            if asked is not None and end.process not in case.told:
+                case.told.add(end.process)
+                waiter = Waiter(
+                    WaiterKey(*end.process, end.process.pid, end.target),
+                    end.comm, end.wiring, end.fd, end.target, "read", grade=_KERNEL,
+                )  # fmt: skip
+                case.unanswered[end.process] = (end, asked, self._context(case.tree, waiter))
+        for process, (end, asked, context) in list(case.unanswered.items()):
+            ended = sample.ended.get(process, None if sample.alive else Ending())
+            if ended is not None or sample.time - end.time > _GOES_ON_NS:
+                del case.unanswered[process]
+                status = ended.status if ended is not None else None
+                until = (sample.time, status)
+                self._deliver(case.clerk.unanswered(case.tree, end, asked, context, until, wall))
 
     def pace(self, tree: Tree, due: int, began: int, ended: int) -> int:
         """When a tree that it took from ``began`` to ``ended`` to look at is looked at again.

@@ -4,25 +4,23 @@ One thread. Lifecycle events are taken as they come, every tree is sampled when
 its time has come, and nothing is done to any of them.
 """
 
-import os
 import selectors
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
 from receipt_trace.agents import Registry
 from receipt_trace.constants import NS, SAMPLE_PERIOD_NS
 from receipt_trace.discovery import Discovery
-from receipt_trace.observation import Context, Fork, Lifecycle, ProcessId, Waiter
+from receipt_trace.observation import Context, Fork, ProcessId, Waiter
 from receipt_trace.receipt import Host, Receipt
 from receipt_trace.rule import How
 from receipt_trace.sources import proc, scan
-from receipt_trace.sources.connector import Connector
+from receipt_trace.sources.choice import Choice, choose
 from receipt_trace.sources.context import read_context
-from receipt_trace.sources.procfs import Procfs
 from receipt_trace.tracer import Record, Tracer, open_limit
 from receipt_trace.trees import Agent, Tree, Trees
 
@@ -32,34 +30,11 @@ _LONGEST_PAUSE_NS: Final = 3600 * NS  # epoll_wait(2) counts milliseconds in an 
 _SLICE_NS: Final = 40_000_000  # trees due within this are sampled together: fewer wake-ups
 
 
-class Events(Protocol):
-    """Where lifecycle events come from."""
-
-    def fileno(self) -> int:
-        """For a selector."""
-
-    def read(self) -> list[Lifecycle]:
-        """The events there are."""
-
-    def close(self) -> None:
-        """Stop listening."""
-
-
-def open_events() -> tuple[Events | None, str]:
-    """The process-events connector, or ``None`` and the reason why not."""
-    try:
-        return Connector(), "connector"
-    except PermissionError:
-        return None, "the process-events connector needs CAP_NET_ADMIN on this kernel"
-    except OSError as error:
-        return None, f"the process-events connector is not there: {os.strerror(error.errno or 0)}"
-
-
 class Watch:
     """Watches trees until it is stopped.
 
     ``everybody`` is false to follow only what is named. ``deliver`` gets every
-    receipt; ``record`` writes a trace.
+    receipt; ``record`` writes a trace; ``choice`` is what is observed by.
     """
 
     def __init__(
@@ -71,6 +46,7 @@ class Watch:
         root: Path = Path("/proc"),
         *,
         everybody: bool = True,
+        choice: Choice | None = None,
     ) -> None:
         open_limit()
         self._log = structlog.get_logger()
@@ -80,10 +56,9 @@ class Watch:
         self._deliver = deliver
         self._stopped = False
         self._due: dict[ProcessId, int] = {}
-        self._events, reason = open_events()
-        if self._events is None:
-            self._log.warning("no_events", reason=reason, instead="a scan every second")
-        self._source = Procfs(root)
+        self._source, self._events, shortcomings = choice or choose("procfs", root=root)
+        for reason in shortcomings:
+            self._log.warning("limited", what=reason)
         self._tracer = Tracer(self._source, host, self._count, self._context, time.time_ns, record)
         self.discovery = Discovery(
             root,
@@ -221,7 +196,7 @@ class Watch:
         self._log.info("agent_found", agent=agent.name, pid=agent.pid)
 
     def _context(self, tree: Tree, waiter: Waiter) -> Context:
-        return read_context(self._root, tree, waiter, time.time_ns())
+        return read_context(self._source, tree, waiter, time.time_ns())
 
     def _count(self, receipt: Receipt) -> None:
         self.receipts += receipt.event == "wait"

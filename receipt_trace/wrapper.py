@@ -15,7 +15,7 @@ import selectors
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self
 
 from receipt_trace import terminal
@@ -26,8 +26,10 @@ from receipt_trace.output import Output
 from receipt_trace.wiring import Wiring, adopt_orphans, spawn
 
 if TYPE_CHECKING:
-    from receipt_trace.observation import Console, Context, ProcessId, Waiter
+    from receipt_trace.observation import Console, Context, Lifecycle, ProcessId, Waiter
     from receipt_trace.receipt import Receipt
+    from receipt_trace.sources.choice import Events
+    from receipt_trace.sources.sampler import Sampler
     from receipt_trace.tracer import Tracer
     from receipt_trace.trees import Tree
 
@@ -127,9 +129,18 @@ class Run:
         size: tuple[int, int] = (80, 24),
         adopt: bool = False,
         label: str | None = None,
+        source: str = "auto",
+        attach: str = "snapshot",
+        capture: str = "waits",
     ) -> None:
         if timeout is not None and not timeout > 0:
             raise UsageError(f"timeout is {timeout}; expected seconds above 0")
+        self._source: Sampler | None = None
+        self._events: Events | None = None
+        if source == "bpf" or attach != "snapshot" or capture != "waits":
+            from receipt_trace.sources.choice import choose  # noqa: PLC0415
+
+            self._source, self._events, _ = choose("bpf", attach, capture)
         if adopt:
             adopt_orphans()
         self.captured = bytearray()
@@ -141,7 +152,10 @@ class Run:
         self._on_wait, self._adopt, self._label = on_wait, adopt, label
         self._size = size
         self._selector = selectors.DefaultSelector()
-        self._child = spawn(argv, Wiring(wiring), cwd=cwd, env=env, size=size, dies_with_us=adopt)
+        with self._source.expecting() if self._source is not None else contextlib.nullcontext():
+            self._child = spawn(
+                argv, Wiring(wiring), cwd=cwd, env=env, size=size, dies_with_us=adopt
+            )
         self._started = time.monotonic_ns()
         self._deadline = None if timeout is None else self._started + int(timeout * NS)
         self._receipts: deque[Receipt] = deque()
@@ -155,6 +169,8 @@ class Run:
             self._selector.register(fd, selectors.EVENT_READ, self._relay)
         self._pidfd = self._open_pidfd()
         self._forward = Forward(self._selector, stdin, self._child)
+        if self._source is not None:
+            self._observer()  # it sees from the first instruction on
 
     # -- what a caller sees ------------------------------------------------------------
 
@@ -204,6 +220,8 @@ class Run:
         if self._tracer is not None and self._tree is not None:
             self._tracer.stop(self._tree, time.monotonic_ns())
             self._tracer = None
+        if self._source is not None:
+            self._source.close()
 
     def watch(self, fd: int, callback: Callable[[], None]) -> None:
         """Call back whenever a descriptor of the caller is readable (signals, for one)."""
@@ -331,17 +349,11 @@ class Run:
         if self._tracer is None or self._tree is None:
             from receipt_trace.observation import ProcessId  # noqa: PLC0415
             from receipt_trace.sources import proc  # noqa: PLC0415
-            from receipt_trace.sources.procfs import Procfs  # noqa: PLC0415
             from receipt_trace.tracer import Tracer, open_limit, this_host  # noqa: PLC0415
             from receipt_trace.trees import Tree  # noqa: PLC0415
 
             open_limit()
-            source = Procfs()
-            if not source.usable:
-                self.problems.append(
-                    f"nothing is observed: the system calls of {os.uname().machine} are not known; "
-                    f"try: receipt-trace doctor"
-                )
+            source = self._open_source()
             self._root = source.root
             start = proc.stat(self._root, self.pid).start
             self._tree = Tree(ProcessId(self.pid, start), parent=os.getpid(), label=self._label)
@@ -351,10 +363,25 @@ class Run:
             self._tracer.follow(self._tree)
         return self._tracer, self._tree
 
+    def _open_source(self) -> "Sampler":
+        """The one that was opened before the command, else procfs, which is there at once."""
+        if self._source is None:
+            from receipt_trace.sources.procfs import Procfs  # noqa: PLC0415
+
+            self._source = Procfs()
+            if not self._source.usable:
+                self.problems.append(
+                    f"nothing is observed: the system calls of {os.uname().machine} are not known; "
+                    f"try: receipt-trace doctor"
+                )
+        return self._source
+
     def _scan(self) -> None:
         """Who has ended, who was born below the command, and who came back to us as an orphan."""
         if self._tree is None:
             return
+        if self._events is not None:
+            self._follow(self._events.read())
         from receipt_trace.sources import scan  # noqa: PLC0415
 
         members = self._tree.members
@@ -365,6 +392,22 @@ class Run:
         for _, child in scan.below(self._root, parents, [*members, os.getpid()]):
             members[child] = self._identity(child)
             self._tree.born += 1
+
+    def _follow(self, events: Iterable["Lifecycle"]) -> None:
+        """Who was born below the command, and how whoever ended has ended, as the kernel tells it."""
+        from receipt_trace.observation import Ending, Exit, Fork  # noqa: PLC0415
+
+        assert self._tree is not None
+        members = self._tree.members
+        for event in events:
+            match event:
+                case Fork(parent, child, identity) if parent in members and child not in members:
+                    members[child] = identity
+                    self._tree.born += 1
+                case Exit(pid, status) if pid in members and pid != self.pid:
+                    ended = members.pop(pid)
+                    if ended is not None:
+                        self._tree.ended[ended] = Ending(status)
 
     def _bury(self, pid: int, identity: "ProcessId | None") -> None:
         """Drop a member that is gone, also if its number is somebody else's by now. Orphans that
@@ -420,7 +463,7 @@ class Run:
 
         from receipt_trace.sources.context import read_context  # noqa: PLC0415
 
-        context = read_context(self._root, tree, waiter, time.time_ns())
+        context = read_context(self._open_source(), tree, waiter, time.time_ns())
         on_terminal = self._child.master is not None
         console = self._console()
         if console is not None and (waiter.key.input == self._child.key or waiter.fd < 0):

@@ -44,6 +44,9 @@ def main(options: argparse.Namespace) -> int:
             stdin=caller.stdin,
             sink=write_all,
             size=caller.size(),
+            source=options.source or "auto",
+            attach=options.attach,
+            capture=options.capture,
             adopt=True,
             label=options.label,
         )

@@ -15,6 +15,7 @@ from receipt_trace.errors import UnobservableError, UsageError
 from receipt_trace.observation import ProcessId
 from receipt_trace.receipt import Receipt
 from receipt_trace.sources import proc
+from receipt_trace.sources.choice import choose
 from receipt_trace.table import SORTS, Row, details, render, sort_rows
 from receipt_trace.tracer import this_host
 from receipt_trace.trees import Tree
@@ -29,7 +30,7 @@ def main(options: argparse.Namespace) -> int:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("top needs a terminal\ntry: receipt-trace watch, or receipt-trace tail")
     settings = config.load(None if options.config is None else Path(options.config))
-    report = doctor.examine()
+    report = doctor.examine(bpf=False)
     if not report.usable:
         raise UnobservableError(
             f"nothing can be observed: {report.reason}\ntry: receipt-trace doctor"
@@ -37,7 +38,8 @@ def main(options: argparse.Namespace) -> int:
     log.silence()
     top = _Top()
     named = bool(options.root or options.agent)
-    watch = Watch(settings.registry, this_host(), top.take, everybody=not named)
+    choice = choose(settings.source)
+    watch = Watch(settings.registry, this_host(), top.take, everybody=not named, choice=choice)
     name_trees(watch, options)
     os.environ.setdefault("ESCDELAY", "25")
     curses.wrapper(top.show, watch)

@@ -20,6 +20,7 @@ from receipt_trace import config, doctor, log
 from receipt_trace.errors import PermissionDeniedError, UnobservableError, UsageError
 from receipt_trace.receipt import Receipt
 from receipt_trace.recording import Recorder
+from receipt_trace.sources.choice import choose
 from receipt_trace.tracer import this_host
 from receipt_trace.watch import Watch
 
@@ -36,28 +37,32 @@ def main(options: argparse.Namespace) -> int:
     log.configure(options.verbose)
     exporters = _exporters(options, settings)
     recording = _open_recording(options.record)
-    report = doctor.examine()
-    if not report.usable:
+    report = doctor.examine(bpf=False)
+    if not report.usable and (options.source or settings.source) != "bpf":
         raise UnobservableError(
             f"nothing can be observed: {report.reason}\ntry: receipt-trace doctor"
         )
     host = this_host()
+    choice = choose(options.source or settings.source, options.attach, options.capture)
     everybody = not named or options.all
     watch = Watch(
         settings.registry,
         host,
         _deliver_to(exporters),
-        None if recording is None else Recorder(recording, host, report.source or ""),
+        None if recording is None else Recorder(recording, host, choice.source.name),
         everybody=everybody,
+        choice=choice,
     )
     name_trees(watch, options)
     logger = structlog.get_logger()
-    for limit in report.limits:
+    for limit in report.limits if choice.source.name == "procfs" else ():
         logger.warning("limited", what=limit)
     stream = _stream(options.socket)  # the last thing that can fail: nothing is left behind
     if stream is not None:
         exporters.append(stream)
-    logger.info("watching", source=report.source, discover=everybody)
+    logger.info(
+        "watching", source=choice.source.name, attach=choice.source.attach, discover=everybody
+    )
     with contextlib.ExitStack() as stack:
         for exporter in exporters:
             stack.callback(exporter.close)

@@ -30,6 +30,14 @@ _AARCH64: Final = {
     73: "ppoll", 72: "pselect6", 22: "epoll_pwait", 441: "epoll_pwait2",
     260: "wait4", 95: "waitid", 98: "futex", 449: "futex_waitv", 128: "restart_syscall",
 }  # fmt: skip
+# What a 32-bit program on x86-64 calls: arch/x86/entry/syscalls/syscall_32.tbl. The calls behind socketcall(2) are not told apart
+NARROW: Final = {
+    3: "read", 145: "readv", 371: "recvfrom", 372: "recvmsg", 337: "recvmmsg", 417: "recvmmsg",
+    168: "poll", 309: "ppoll", 414: "ppoll", 142: "select", 308: "pselect6", 413: "pselect6",
+    256: "epoll_wait", 319: "epoll_pwait", 441: "epoll_pwait2",
+    114: "wait4", 7: "wait4", 284: "waitid", 240: "futex", 422: "futex", 449: "futex_waitv",
+    0: "restart_syscall",
+}  # fmt: skip
 NUMBERS: Final = {"x86_64": _X86_64, "aarch64": _AARCH64}
 """System call names by number, by machine (``uname -m``)."""
 
@@ -84,6 +92,16 @@ def activity(blocked: Blocked | None, state: str) -> Activity:
     return Activity.PARKED if state in "Tt" else Activity.ACTIVE
 
 
+def resumed(blocked: Blocked | None, was: Blocked | None) -> Blocked | None:
+    """After SIGSTOP and SIGCONT a poll goes on under another number, with its old arguments.
+
+    ``was`` is the last call of the input family of the same thread.
+    """
+    if blocked is None or was is None or blocked.name != "restart_syscall":
+        return blocked
+    return was if was.args[:2] == blocked.args[:2] else blocked
+
+
 def wait_set(blocked: Blocked, memory: ReadMemory, epoll: EpollMembers) -> Call:
     """Decode which descriptors a call of the input family waits to read, and for how long.
 
@@ -96,16 +114,11 @@ def wait_set(blocked: Blocked, memory: ReadMemory, epoll: EpollMembers) -> Call:
         if name in READS:
             return Call(name, (_int(args[0]),))
         if name in ("poll", "ppoll"):
-            return Call(name, _poll_set(args, memory), _poll_timeout(name, args, memory), True)
+            return Call(name, _poll_set(args, memory), timeout(blocked, memory), True)
         if name in ("select", "pselect6"):
-            return Call(
-                name, _select_set(args, memory), _time(args[4], memory, name == "select"), True
-            )
+            return Call(name, _select_set(args, memory), timeout(blocked, memory), True)
         if name.startswith("epoll"):
-            timeout = (
-                _time(args[3], memory, False) if name == "epoll_pwait2" else _milliseconds(args[3])
-            )
-            return Call(name, epoll(_int(args[0])), timeout, True)
+            return Call(name, epoll(_int(args[0])), timeout(blocked, memory), True)
     except (OSError, ValueError, struct.error):
         pass
     return Call(name, None, None, name not in READS)
@@ -125,8 +138,25 @@ def _poll_set(args: tuple[int, ...], memory: ReadMemory) -> tuple[int, ...] | No
     return tuple(fd for fd, events, _ in entries if fd >= 0 and events & _POLL_READ)
 
 
-def _poll_timeout(name: str, args: tuple[int, ...], memory: ReadMemory) -> float | None:
-    return _milliseconds(args[2]) if name == "poll" else _time(args[2], memory, False)
+def timeout(blocked: Blocked, memory: ReadMemory) -> float | None:
+    """How long a call of the input family waits, in seconds; ``None``: for ever.
+
+    Raises OSError or ValueError where the memory that says so cannot be read.
+    """
+    name, args = blocked.name or "", blocked.args
+    match name:
+        case "poll":
+            return _milliseconds(args[2])
+        case "ppoll":
+            return _time(args[2], memory, False)
+        case "select" | "pselect6":
+            return _time(args[4], memory, name == "select")
+        case "epoll_wait" | "epoll_pwait":
+            return _milliseconds(args[3])
+        case "epoll_pwait2":
+            return _time(args[3], memory, False)
+        case _:
+            return None
 
 
 def _select_set(args: tuple[int, ...], memory: ReadMemory) -> tuple[int, ...] | None:

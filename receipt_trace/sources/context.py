@@ -3,12 +3,13 @@
 import os
 import pwd
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from receipt_trace import terminal
 from receipt_trace.constants import OUTPUT_TAIL_BYTES
-from receipt_trace.observation import Context, FileKind, Program, Waiter
+from receipt_trace.observation import Context, Descriptor, FileKind, Program, Seen, Waiter
 from receipt_trace.sources import proc
 from receipt_trace.sources.containers import container_name
 from receipt_trace.sources.holders import find_holders
@@ -18,17 +19,31 @@ from receipt_trace.trees import Tree
 _CONTAINER: Final = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
 
 
-def read_context(root: Path, tree: Tree, waiter: Waiter, wall: int) -> Context:
+class Sight(Protocol):
+    """What a source can tell when a wait is confirmed."""
+
+    @property
+    def root(self) -> Path:
+        """The proc file system."""
+
+    def table(self, pid: int) -> Mapping[int, Descriptor]:
+        """What a process has open."""
+
+    def seen(self, tree: Tree, waiter: Waiter) -> Seen:
+        """The modes of what a waiter reads, and the latest output there."""
+
+
+def read_context(source: Sight, tree: Tree, waiter: Waiter, wall: int) -> Context:
     """Read the context of a wait. What may not be seen is left out; nothing is raised."""
+    root = source.root
     program = read_program(root, waiter.key.pid, waiter.comm)
     asker = tree.root.pid if _lives(root, tree) else waiter.key.pid
     cgroup = _cgroup(root, asker)
     found = _CONTAINER.search(cgroup or "")
     container = found[1] if found else None
     uid = _owner(root, asker)
-    holders, shared = find_holders(root, tree, waiter)
-    modes = _modes(root, waiter)
-    output = _said(root, tree, waiter)
+    holders, shared = find_holders(root, source.table, tree, waiter)
+    seen = source.seen(tree, waiter)
     return Context(
         program=program,
         root=program if asker == waiter.key.pid else read_program(root, asker, _comm(root, asker)),
@@ -41,10 +56,14 @@ def read_context(root: Path, tree: Tree, waiter: Waiter, wall: int) -> Context:
         root_inner_pid=_inner_pid(root, asker),
         holders=holders,
         person=tree.person or shared,
-        canonical=modes.canonical if modes else None,
-        echo=modes.echo if modes else None,
-        output=output or b"",
-        output_source="none" if output is None else "output",
+        canonical=seen.canonical,
+        echo=seen.echo,
+        output=seen.output or b"",
+        output_source="none" if seen.output is None else seen.source,
+        terminal_output=seen.terminal,
+        alternate=seen.alternate,
+        columns=seen.columns,
+        lines=seen.lines,
         wall=wall,
         busy=tree.born > 1 or len(tree.members) > 1 or waiter.key.pid != tree.root.pid,
     )
@@ -107,7 +126,7 @@ def _cgroup(root: Path, pid: int) -> str | None:
     return paths.get("0") or next(iter(paths.values()), None)
 
 
-def _modes(root: Path, waiter: Waiter) -> terminal.Modes | None:
+def terminal_modes(root: Path, waiter: Waiter) -> terminal.Modes | None:
     """Modes of the terminal it reads, opened through the reader's own view of the files."""
     if waiter.wiring != "tty":
         return None
@@ -139,7 +158,7 @@ def output_file(root: Path, pid: int, size: int) -> bytes | None:
     return None
 
 
-def _said(root: Path, tree: Tree, waiter: Waiter) -> bytes | None:
+def tree_output(root: Path, tree: Tree, waiter: Waiter) -> bytes | None:
     """The latest output of a tree, where the harness gave it a file to write to.
 
     ``None`` also if nobody in it has written anything: what is in the file is not its own.

@@ -1,53 +1,57 @@
 """Who holds the other end of an input: the processes above a tool call, asked for their descriptors."""
 
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from receipt_trace.observation import FileKind, Holder, Waiter
+from receipt_trace.observation import Descriptor, FileKind, Holder, Waiter
 from receipt_trace.sources import proc
-from receipt_trace.sources.sockets import unix_peers
 from receipt_trace.trees import Tree
 
 _ANCESTORS: Final = 16
 
+Table = Callable[[int], Mapping[int, Descriptor]]
+"""What a process has open, by its number; empty where that may not be seen."""
 
-def find_holders(root: Path, tree: Tree, waiter: Waiter) -> tuple[tuple[Holder, ...], bool]:
+
+def find_holders(
+    root: Path, table: Table, tree: Tree, waiter: Waiter
+) -> tuple[tuple[Holder, ...], bool]:
     """(holders, shared): who above a tree can answer a waiter, and whether its terminal is also
     the harness's own, where a person sits. What may not be looked into is left out.
     """
     if waiter.wiring != "tty":
-        return tuple(writers_above(root, tree.parent, _other_end(waiter))), False
+        return tuple(writers_above(root, table, tree.parent, _other_end(table, waiter))), False
     holders: list[Holder] = []
     shared = False
     harness = tree.agent.pid if tree.agent is not None else tree.parent
     for pid, comm in _ancestors(root, tree.parent):
-        for fd, target in _links(root, pid):
-            kind, key = proc.classify(target, None)
-            shared = shared or (pid == harness and fd < 3 and key == waiter.key.input)
-            if kind is FileKind.PTMX and _index(root, pid, fd) == waiter.key.input:
-                holders.append(Holder(comm, pid))
-                break
+        held = table(pid).values()
+        if pid == harness:
+            shared = any(d.fd < 3 and d.key == waiter.key.input and not _drives(d) for d in held)
+        if any(_drives(d) and d.key == waiter.key.input for d in held):
+            holders.append(Holder(comm, pid))
     return tuple(holders), shared
 
 
-def writers_above(root: Path, pid: int, wanted: str | None) -> Iterator[Holder]:
+def writers_above(root: Path, table: Table, pid: int, wanted: str | None) -> Iterator[Holder]:
     """A process and those above it that hold an object open for writing, by its link's name."""
     if wanted is None:
         return
     for holder, comm in _ancestors(root, pid):
-        if any(t == wanted and _writable(root, holder, fd) for fd, t in _links(root, holder)):
+        if any(d.target == wanted and d.writable for d in table(holder).values()):
             yield Holder(comm, holder)
 
 
-def _other_end(waiter: Waiter) -> str | None:
+def _drives(held: Descriptor) -> bool:
+    return held.kind is FileKind.PTMX
+
+
+def _other_end(table: Table, waiter: Waiter) -> str | None:
     if waiter.wiring == "pipe":
         return waiter.target
-    if waiter.wiring != "socket":
-        return None
-    peer = unix_peers().get(int(waiter.target[8:-1]))
-    return None if peer is None else f"socket:[{peer}]"
+    held = table(waiter.key.pid).get(waiter.fd)
+    return held.peer if held is not None and waiter.wiring == "socket" else None
 
 
 def _ancestors(root: Path, pid: int) -> Iterator[tuple[int, str]]:
@@ -58,32 +62,3 @@ def _ancestors(root: Path, pid: int) -> Iterator[tuple[int, str]]:
             return
         yield pid, stat.comm
         pid = stat.ppid
-
-
-def _links(root: Path, pid: int) -> Iterator[tuple[int, str]]:
-    directory = f"{root}/{pid}/fd"
-    try:
-        names = os.listdir(directory)
-    except OSError:
-        return
-    for name in names:
-        try:
-            yield int(name), proc.text(os.readlink(os.fsencode(f"{directory}/{name}")))
-        except OSError:
-            continue
-
-
-def _writable(root: Path, pid: int, fd: int) -> bool:
-    try:
-        return bool(os.lstat(f"{root}/{pid}/fd/{fd}").st_mode & 0o200)
-    except OSError:
-        return False
-
-
-def _index(root: Path, pid: int, fd: int) -> str:
-    """The key of the slave of a master (fdinfo, proc_pid_fdinfo(5))."""
-    try:
-        raw = Path(f"{root}/{pid}/fdinfo/{fd}").read_bytes()
-    except OSError:
-        return ""
-    return f"pts:{proc.field(raw, 'tty-index')}"

@@ -24,7 +24,7 @@ _EPOLL_MEMBER: Final = re.compile(
 _EPOLLIN: Final = 0x001 | 0x040
 _PTS_MAJORS: Final = range(136, 144)  # Documentation/admin-guide/devices.txt: Unix98 slaves
 _TTY_MAJORS: Final = frozenset({4, 204, 229, *_PTS_MAJORS})  # consoles, serial lines, hvc
-_READY_DEVICES: Final = frozenset({(1, 3), (1, 5), (1, 7), (1, 8), (1, 9)})  # null zero full random
+READY_DEVICES: Final = frozenset({(1, 3), (1, 5), (1, 7), (1, 8), (1, 9)})  # null zero full random
 
 
 class Stat(NamedTuple):
@@ -83,10 +83,11 @@ def terminal_key(device: int) -> str | None:
     """The key of a controlling terminal from ``tty_nr`` (0: none)."""
     if not device:
         return None
-    return _tty_key(device >> 8 & 0xFFF, device & 0xFF | device >> 12 & 0xFFF00)
+    return device_key(device >> 8 & 0xFFF, device & 0xFF | device >> 12 & 0xFFF00)
 
 
-def _tty_key(major: int, minor: int) -> str:
+def device_key(major: int, minor: int) -> str:
+    """The key of a terminal by the number of its device."""
     if major in _PTS_MAJORS:
         return f"pts:{(major - 136) * 256 + minor}"
     return f"tty:{major}:{minor}"
@@ -189,10 +190,10 @@ def _by_status(path: bytes, target: str) -> tuple[FileKind, str]:
         return FileKind.PIPE, f"fifo:{status.st_dev}:{status.st_ino}"
     if kind == 0o020000:
         if device[0] in _TTY_MAJORS:
-            return FileKind.TTY, _tty_key(*device)
+            return FileKind.TTY, device_key(*device)
         if device[0] == 5 and device[1] == 2:
             return FileKind.PTMX, target
-        return (FileKind.NULL if device in _READY_DEVICES else FileKind.OUTSIDE), target
+        return (FileKind.NULL if device in READY_DEVICES else FileKind.OUTSIDE), target
     if kind in (0o100000, 0o040000) and not target.startswith("pidfd:"):
         return FileKind.FILE, target
     return FileKind.OUTSIDE, target

@@ -9,6 +9,7 @@ from builders import START, waiter
 from receipt_trace.observation import Holder, ProcessId
 from receipt_trace.sources import context as module
 from receipt_trace.sources.context import read_context
+from receipt_trace.sources.procfs import Procfs
 from receipt_trace.trees import Agent, Tree
 
 ID = "0123456789abcdef" * 4
@@ -28,7 +29,9 @@ def call(proc):
 def context(proc, who=PIPE, **more):
     """What is read for a wait of 11."""
     values = {"parent": 5, "agent": Agent("codex", 5)} | more
-    return read_context(proc.root, Tree(ProcessId(10, START), **values), who, 42)
+    return read_context(
+        Procfs(proc.root, "x86_64", dict), Tree(ProcessId(10, START), **values), who, 42
+    )
 
 
 def status(proc, pid, text):

@@ -4,8 +4,8 @@ import pytest
 from builders import START, waiter
 
 from receipt_trace.observation import Holder, ProcessId
-from receipt_trace.sources import holders
 from receipt_trace.sources.holders import find_holders, writers_above
+from receipt_trace.sources.procfs import Procfs
 from receipt_trace.trees import Agent, Tree
 
 TTY = waiter(10, key="pts:1")
@@ -21,9 +21,15 @@ def family(proc):
     return proc
 
 
-def found(proc, who, agent=None):
+def table(proc, peers=dict):
+    """What each process has open, as the procfs source tells it."""
+    return Procfs(proc.root, "x86_64", peers).table
+
+
+def found(proc, who, agent=None, peers=dict):
     """Holders of a waiter's input, and whether its terminal is the harness's own."""
-    return find_holders(proc.root, Tree(ProcessId(10, START), parent=6, agent=agent), who)
+    tree = Tree(ProcessId(10, START), parent=6, agent=agent)
+    return find_holders(proc.root, table(proc, peers), tree, who)
 
 
 def master(proc, pid, fd, number, name="/dev/ptmx"):
@@ -101,17 +107,26 @@ def test_the_holder_of_a_pipe_has_it_open(family):
     assert found(family, PIPE) == ((Holder("codex", 5),), False)
 
 
-def test_the_holder_of_a_socket_has_the_other_end(family, monkeypatch):
+def sockets(family, *inodes):
+    """Let the waiter read the first of these sockets; all are unix sockets."""
+    family.hold(10, {0: f"socket:[{inodes[0]}]"})
+    lines = "".join(f"0: 2 0 0 1 3 {inode}\n" for inode in inodes)
+    (family.root / "10" / "net").mkdir()
+    (family.root / "10" / "net" / "unix").write_text("Num RefCount Protocol Flags\n" + lines)
+
+
+def test_the_holder_of_a_socket_has_the_other_end(family):
     """The kernel knows the pairs."""
-    monkeypatch.setattr(holders, "unix_peers", lambda: {80: 81, 81: 80})
+    sockets(family, 80, 81)
     family.hold(4, {3: "socket:[80]"})
     family.hold(5, {3: "socket:[81]"})
-    assert found(family, SOCKET) == ((Holder("codex", 5),), False)
+    peers = {80: 81, 81: 80}
+    assert found(family, SOCKET, peers=lambda: peers) == ((Holder("codex", 5),), False)
 
 
-def test_a_socket_whose_pair_is_not_known_has_no_holder(family, monkeypatch):
+def test_a_socket_whose_pair_is_not_known_has_no_holder(family):
     """Another network namespace, or a kernel that does not say."""
-    monkeypatch.setattr(holders, "unix_peers", dict)
+    sockets(family, 80)
     family.hold(5, {3: "socket:[80]", 4: "socket:[None]"})
     assert found(family, SOCKET) == ((), False)
 
@@ -120,10 +135,10 @@ def test_writers_are_told_one_by_one(family):
     """The process itself, then those above it; nobody of nothing."""
     for pid in (4, 5, 6):
         family.hold(pid, {3: "pipe:[70]", 4: "pipe:[70]"})
-    assert [h.pid for h in writers_above(family.root, 6, "pipe:[70]")] == [6, 5, 4]
-    assert [h.pid for h in writers_above(family.root, 5, "pipe:[70]")] == [5, 4]
-    assert list(writers_above(family.root, 6, "pipe:[7]")) == []
-    assert list(writers_above(family.root, 6, None)) == []
+    assert [h.pid for h in writers_above(family.root, table(family), 6, "pipe:[70]")] == [6, 5, 4]
+    assert [h.pid for h in writers_above(family.root, table(family), 5, "pipe:[70]")] == [5, 4]
+    assert list(writers_above(family.root, table(family), 6, "pipe:[7]")) == []
+    assert list(writers_above(family.root, table(family), 6, None)) == []
 
 
 # -- what may not be seen --------------------------------------------------------------------------

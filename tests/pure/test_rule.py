@@ -287,8 +287,66 @@ def test_a_wait_is_resolved_by_what_became_of_it(who, look, how, status):
 def test_a_thread_that_runs_on_has_been_answered():
     """Being on a processor for longer than the lapse is going on."""
     rule = confirmed_rule()
-    found = drive(rule, [sample(n, running=[waiter()]) for n in range(11, 15)])
-    assert found == [Resolved(13 * PERIOD, waiter(), 0, How.ANSWERED)]
+    found = drive(rule, [sample(n, running=[waiter()]) for n in range(11, 25)])
+    assert found == [Resolved(21 * PERIOD, waiter(), 0, How.ANSWERED)]
+
+
+def test_a_loop_that_waits_for_its_turn_on_a_busy_host_still_asks():
+    """Half a second long it is only ever seen between two calls."""
+    rule = confirmed_rule()
+    assert drive(rule, [sample(n, running=[waiter()]) for n in range(11, 16)]) == []
+    assert drive(rule, [sample(n, waiter()) for n in range(16, 30)]) == []
+    assert rule.active == (waiter(),)
+
+
+# -- a source that knows when a tree went still --------------------------------------------
+
+
+def still(at, since, *waiters, **more):
+    """A sample at ``at`` tenths of a second, of a tree in which nobody has run since ``since``."""
+    return sample(at, *waiters, still=round(since * PERIOD), **more)
+
+
+def test_the_quiet_time_begins_when_the_tree_went_still():
+    """However late it was looked at."""
+    found = drive(Rule(), [still(n, 1, waiter()) for n in (4, 8, 11)])
+    assert found == [Confirmed(11 * PERIOD, waiter(), 1 * PERIOD, 0)]
+
+
+def test_a_wait_from_before_anybody_looked_needs_two_looks():
+    """One could have seen what is not there."""
+    rule = Rule()
+    assert drive(rule, [still(100, 1, waiter())]) == []
+    assert len(drive(rule, [still(101, 1, waiter())])) == 1
+
+
+def test_output_of_somebody_else_begins_the_quiet_time_anew():
+    """The tree has been still all the while, and its terminal has not."""
+    rule = Rule()
+    drive(rule, [still(n, 1, waiter()) for n in (4, 8)])
+    drive(rule, [still(9, 1, waiter(), output=5)])
+    assert drive(rule, [still(n, 1, waiter(), output=5) for n in (11, 15, 18)]) == []
+    assert len(drive(rule, [still(19, 1, waiter(), output=5)])) == 1
+
+
+def test_output_before_the_tree_went_still_again_does_not():
+    """It printed and blocked between two looks."""
+    rule = Rule()
+    drive(rule, [still(n, 1, waiter()) for n in (4, 8)])
+    drive(rule, [still(12, 9, waiter(consumed=1), output=5)])
+    assert len(drive(rule, [still(19, 9, waiter(consumed=1), output=5)])) == 1
+
+
+def test_what_may_change_at_any_moment_is_restless():
+    """A candidate, and a loop; not a wait that stands, nor nobody."""
+    rule = Rule()
+    assert not rule.restless
+    drive(rule, [sample(0, waiter())])
+    assert rule.restless
+    drive(rule, [sample(n, waiter()) for n in range(1, 12)])
+    assert not rule.restless
+    loop = confirmed_rule(waiter(timeout=0.1))
+    assert loop.restless
 
 
 @pytest.mark.parametrize("how", [How.LOST, How.INTERRUPTED])

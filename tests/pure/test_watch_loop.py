@@ -10,6 +10,8 @@ from receipt_trace import watch as module
 from receipt_trace.agents import load_registry
 from receipt_trace.observation import Fork, ProcessId
 from receipt_trace.receipt import Host
+from receipt_trace.sources.choice import Choice
+from receipt_trace.sources.procfs import Procfs
 from receipt_trace.watch import Watch
 
 BOUND = 10
@@ -45,17 +47,18 @@ class Events:
 
 
 @pytest.fixture
-def make(proc, monkeypatch):
+def make(proc):
     """Makes a watcher, with events or where the kernel refuses them."""
 
     def make(registry=None, events=None):
-        monkeypatch.setattr(module, "open_events", lambda: (events, "refused"))
+        choice = Choice(Procfs(proc.root, "x86_64", dict), events)
         return Watch(
             registry or load_registry(),
             Host("host", "boot"),
             lambda receipt: None,
             root=proc.root,
             everybody=registry is not None,
+            choice=choice,
         )
 
     return make

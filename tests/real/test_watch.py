@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
@@ -23,7 +22,7 @@ import receipt_trace
 from .support import (
     BOUND,
     RECEIPT_TRACE,
-    briefly,
+    Watcher,
     descendants,
     end,
     environment,
@@ -34,8 +33,6 @@ from .support import (
     need,
     never,
     parse,
-    receipts_in,
-    resolutions,
     state,
     waits,
 )
@@ -142,66 +139,6 @@ class Harness:
     def __exit__(self, *exc: object) -> None:
         end(self.process)
         self._channel.close()
-
-
-class Watcher:
-    """A running ``receipt-trace watch``, ready to see."""
-
-    def __init__(self, directory: Path, *options: str, ready: bool = True) -> None:
-        self.file = directory / "watched"
-        self._log = directory / f"watch-{uuid.uuid4().hex[:8]}.log"
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [RECEIPT_TRACE, "watch", "--receipts", str(self.file), *options],
-                cwd=directory,
-                env=environment(directory),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        if ready:
-            eventually(
-                lambda: b'"watching"' in self.log, lambda: f"the watcher is ready: {self.log!r}"
-            )
-
-    @property
-    def log(self) -> bytes:
-        """What it has said so far."""
-        return self._log.read_bytes()
-
-    def receipts(self, root: int | None = None) -> list[dict[str, Any]]:
-        """Its receipts so far, of one tree or all."""
-        return [r for r in receipts_in(self.file) if root is None or r["tree"]["root_pid"] == root]
-
-    def wait(self, root: int, count: int = 1, seconds: float = BOUND) -> dict[str, Any]:
-        """The receipt of the wait with that number in a tree, when it is there."""
-        eventually(
-            lambda: len(waits(self.receipts(root))) >= count or self.process.poll() is not None,
-            lambda: f"receipt {count} of {root}: {briefly(self.receipts())}; {self.log!r}",
-            seconds,
-        )
-        found = waits(self.receipts(root))
-        assert len(found) >= count, f"the watcher has ended: {self.log!r}"
-        return found[count - 1]
-
-    def resolved(self, root: int) -> dict[str, Any]:
-        """How the first wait of a tree ended, when it has."""
-        return eventually(
-            lambda: resolutions(self.receipts(root)),
-            lambda: f"the wait of tree {root} is resolved: {briefly(self.receipts(root))}",
-        )[0]
-
-    def stop(self, number: int = signal.SIGTERM) -> int:
-        """End it; returns its exit status."""
-        kill(self.process.pid, number)
-        return self.process.wait(BOUND)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.process.kill()
-        self.process.wait(BOUND)
 
 
 @pytest.fixture

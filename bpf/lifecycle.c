@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The only hooks there are: fork, exec and exit of processes. They keep the marks exact, so that a
+ * child is tracked before it first runs, and tell what happens.
+ */
+BPF_RINGBUF_OUTPUT(events, 256);
+/* Events and marks that did not fit: counted, so that whoever reads looks for himself. */
+BPF_ARRAY(losses, u64, 3);
+#define LOST_EVENT 0
+#define LOST_MARK 1
+#define LOST_CALL 2
+
+static inline __attribute__((always_inline)) void lost(int which)
+{
+	__u64 *count = losses.lookup(&which);
+
+	if (count)
+		__sync_fetch_and_add(count, 1);
+}
+
+static inline __attribute__((always_inline)) void tell(struct event_record *event, __u16 kind)
+{
+	event->kind = kind;
+	event->size = sizeof(*event);
+	if (events.ringbuf_output(event, sizeof(*event), 0))
+		lost(LOST_EVENT);
+}
+
+/* Runs in the parent, before the child is woken for the first time. */
+int on_fork(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct event_record event = {};
+	__u64 parent = ctx->args[ARG_fork_parent], child = ctx->args[ARG_fork_child];
+	__u32 *root, value;
+
+	event.parent = GET(parent, task_tgid);
+	event.tgid = GET(child, task_tgid);
+	if (event.tgid == event.parent)
+		return 0;  /* a thread */
+	root = marks.lookup(&event.parent);
+	if (root) {
+		value = *root;
+		if (marks.update(&event.tgid, &value))
+			lost(LOST_MARK);
+	}
+	event.start = GET(child, task_start);
+	tell(&event, RECORD_FORK);
+	return 0;
+}
+
+int on_exec(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct event_record event = {};
+	__u64 task = ctx->args[ARG_exec_task];
+
+	event.tgid = GET(task, task_tgid);
+	event.start = GET(GET(task, task_leader), task_start);
+	tell(&event, RECORD_EXEC);
+	return 0;
+}
+
+/* Of a process only when its last thread goes, whichever that is. */
+int on_exit(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct event_record event = {};
+	__u64 task = ctx->args[ARG_exit_task], signal = GET(task, task_signal), leader;
+	__u32 tid = GET(task, task_pid);
+
+	calls.delete(&tid);
+	if (GET(signal, signal_live))
+		return 0;
+	leader = GET(task, task_leader);
+	event.tgid = GET(task, task_tgid);
+	event.start = GET(leader, task_start);
+	event.status = GET(signal, signal_exit_code);
+	if (!event.status)
+		event.status = GET(leader, task_exit_code);
+	marks.delete(&event.tgid);
+	tell(&event, RECORD_EXIT);
+	return 0;
+}
