@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from receipt_trace.agents import MARK, AgentKind, Facts, Registry, Tool
-from receipt_trace.observation import Exec, Exit, FileKind, Fork, Lifecycle, ProcessId
+from receipt_trace.observation import Exec, Exit, FileKind, Fork, Lifecycle, ProcessId, Resync
 from receipt_trace.sources import proc, scan
 from receipt_trace.trees import Agent, Tree, Trees
 
@@ -102,7 +102,7 @@ class Discovery:
                         self.gone(pid, status)
                     elif self.trees.of(pid) is not None:
                         self._told[pid] = status  # it may just be going, and this is not told again
-                case _:
+                case Resync():
                     lost = True
         return lost
 

@@ -264,7 +264,14 @@ class Resync:
     """Events were lost: whoever keeps state must look for himself."""
 
 
-Lifecycle = Fork | Exec | Exit | Resync
+@dataclass(frozen=True, slots=True)
+class Stir:
+    """A thread of a tree has begun a call, or left a long one: the tree is worth a look now."""
+
+    root: int
+
+
+Lifecycle = Fork | Exec | Exit | Stir | Resync
 
 
 @dataclass(frozen=True, slots=True)

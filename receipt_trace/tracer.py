@@ -245,6 +245,8 @@ class Tracer:
             receipt = self._receipt(case, transition, wall)
             if receipt is not None:
                 self._deliver(receipt)
+        for end, asked, context in case.unanswered.values():
+            self._deliver(case.clerk.unanswered(tree, end, asked, context, (now, None), wall))
         if self._record is not None:
             self._record.stop(tree.root, now, how, wall)
         self.source.forget(tree)

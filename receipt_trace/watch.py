@@ -15,7 +15,7 @@ import structlog
 from receipt_trace.agents import Registry
 from receipt_trace.constants import NS, SAMPLE_PERIOD_NS
 from receipt_trace.discovery import Discovery
-from receipt_trace.observation import Context, Fork, ProcessId, Waiter
+from receipt_trace.observation import Context, Fork, ProcessId, Stir, Waiter
 from receipt_trace.receipt import Host, Receipt
 from receipt_trace.rule import How
 from receipt_trace.sources import proc, scan
@@ -110,16 +110,19 @@ class Watch:
 
     def turn(self, now: int) -> None:
         """Take what events there are, sample the trees that are due."""
-        if self._events is not None and self.discovery.take(self._events.read()):
+        events = self._events.read() if self._events is not None else []
+        if self.discovery.take(events):
             self._log.warning("events_lost", action="every process is looked at again")
             self._next_sweep = 0
+        stirred = {event.root for event in events if isinstance(event, Stir)}
         if now >= self._next_sweep:
             self._sweep(now)
         if self._events is None:
             self._scan_parents()
         for tree in self.trees:
             due = self._due.get(tree.root, 0)
-            if due - now > _SLICE_NS:
+            stirs = tree.root.pid in stirred and due - now < SAMPLE_PERIOD_NS
+            if due - now > _SLICE_NS and not stirs:
                 continue
             if self._events is None:
                 self._scan(tree)

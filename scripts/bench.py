@@ -25,7 +25,10 @@ from typing import Any, Final
 _PROGRAM: Final = str(Path(sys.prefix, "bin/receipt-trace"))
 _BYTES: Final = 1_000_000_000
 _TREES: Final = 20
+_IDLE_TREES: Final = 100
 _WAITERS: Final = 4  # programs that ask at the same time, under each wiring
+_CALLS: Final = 10_000
+_STORM_S: Final = 10
 
 # It asks again and again, never at the same phase of the sampler, and notes the moment before.
 _ASKER: Final = """
@@ -37,9 +40,30 @@ with open(sys.argv[1], "w") as noted:
         print(time.monotonic_ns(), file=noted, flush=True)
         os.read(0, 100)
 """
+_PROBE: Final = Path(__file__).with_name("bench_probe.c")
+_SCRIPT: Final = Path(__file__).with_name("bench_script.py")
+# tracefs may not be mounted, and is not to be because of us: it is seen here alone.
+_PRIVATE_TRACEFS: Final = (
+    "unshare", "--mount", "--propagation", "private", "sh", "-c",
+    'mountpoint -q /sys/kernel/tracing || mount -t tracefs tracefs /sys/kernel/tracing; exec "$@"',
+    "sh",
+)  # fmt: skip
 _IMPORT: Final = """
 import time; began = time.perf_counter(); import receipt_trace.cli
 print(time.perf_counter() - began)
+"""
+_STORM: Final = """
+import os, sys, time
+end, forks = time.monotonic() + float(sys.argv[1]), 0
+while time.monotonic() < end:
+    for _ in range(50):
+        pid = os.posix_spawn("/bin/true", ["true"], {}) if forks % 500 == 0 else os.fork()
+        if pid == 0:
+            os._exit(0)
+        forks += 1
+        os.waitpid(pid, 0)
+print(forks, time.monotonic_ns(), flush=True)
+os.read(0, 1)
 """
 _QUIET_TREE: Final = "sleep 999 & sleep 999 & sleep 999 & wait"
 _ASKING_TREE: Final = "sleep 999 & sleep 999 & cat; true"
@@ -94,26 +118,34 @@ def _milliseconds(what: str, values: list[float], baseline: list[float], against
 
 def delays(quick: bool) -> Iterator[Row]:
     """From the moment a program blocks until its receipt has arrived here."""
-    rounds = 3 if quick else 8
-    for wiring in ("tty", "pipe"):
+    rounds = 3 if quick else 25
+    for source, wiring in ((s, w) for s in _sources() for w in ("tty", "pipe")):
         with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(_WAITERS) as pool:
             notes = [Path(folder, str(number)) for number in range(_WAITERS)]
-            found = [
-                d for some in pool.map(partial(_answered, wiring, rounds), notes) for d in some
-            ]
-        found.sort()
-        runs, p95 = len(found), found[int(len(found) * 0.95)]
-        yield Row(
-            f"delay, {wiring}: median", statistics.median(found), "s", runs, 1.0, "quiet time"
-        )
-        yield Row(f"delay, {wiring}: p95", p95, "s", runs, 1.0, "quiet time")
+            asked = pool.map(partial(_answered, source, wiring, rounds), notes)
+            found = sorted(d for some in asked for d in some)
+        for name, at in (("median", 0.5), ("p95", 0.95), ("p99", 0.99)):
+            value = found[min(int(len(found) * at), len(found) - 1)]
+            what = f"delay, {source}, {wiring}: {name}"
+            yield Row(what, value, "s", len(found), 1.0, "quiet time")
 
 
-def _answered(wiring: str, rounds: int, noted: Path) -> list[float]:
+def _sources() -> tuple[str, ...]:
+    """What can be measured here."""
+    tried = subprocess.run(
+        [_PROGRAM, "run", "--source", "bpf", "--", "true"], capture_output=True, check=False
+    )
+    if tried.returncode:
+        print(f"bench: {tried.stderr.decode(errors='replace').strip()}", file=sys.stderr)
+        return ("procfs",)
+    return ("procfs", "bpf")
+
+
+def _answered(source: str, wiring: str, rounds: int, noted: Path) -> list[float]:
     """One asking program, answered whenever its receipt comes; returns the delays."""
     reader, writer = os.pipe()
     command = subprocess.Popen(
-        [_PROGRAM, "run", "--wiring", wiring, "--receipts", f"fd:{writer}",
+        [_PROGRAM, "run", "--source", source, "--wiring", wiring, "--receipts", f"fd:{writer}",
          "--", sys.executable, "-c", _ASKER, noted, str(rounds)],
         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=(writer,), bufsize=0,
     )  # fmt: skip
@@ -137,53 +169,135 @@ def sampling(quick: bool) -> Iterator[Row]:
     """CPU and memory of the watcher, with trees to watch and with none."""
     seconds = 4 if quick else 12
     core = _busy(1 if quick else 3)
-    with _watcher() as (pid, _):
-        time.sleep(2)
-        idle = _share(pid, seconds)
-        idle_memory = _memory(pid, "VmRSS")
-    with _trees(), _watcher() as (pid, receipts):
-        _await(lambda: receipts.exists() and _waits(receipts) >= _TREES // 2)
-        share = _share(pid, seconds)
-        memory = _memory(pid, "VmRSS")
+    found = []
+    for source in _sources():
+        with _watcher("--source", source) as (pid, _):
+            time.sleep(2)
+            found.append((f"watch, {source}, nothing to watch: CPU", _share(pid, seconds), pid))
+            empty = _memory(pid, "VmRSS")
+        with _trees(), _watcher("--source", source) as (pid, receipts):
+            _await(partial(_has_waits, receipts, _TREES // 2))
+            what = f"watch, {source}, {_TREES} trees of 4, half ask: CPU"
+            found.append((what, _share(pid, seconds), pid))
+        with _trees(_IDLE_TREES, asking=False), _watcher("--source", source) as (pid, _):
+            time.sleep(3)
+            what = f"watch, {source}, {_IDLE_TREES} idle trees of 4: CPU"
+            found.append((what, _share(pid, seconds), pid))
+            memory = _memory(pid, "VmRSS")
+        what = f"watch, {source}, {_IDLE_TREES} idle trees of 4: memory"
+        yield Row(what, memory, "MB", 1, empty, "nothing to watch")
     core = statistics.mean((core, _busy(1 if quick else 3)))
-    against = "what a busy loop gets = 100 %"
-    yield Row(
-        f"watch, {_TREES} trees of 4, half ask: CPU", share / core * 100, "%", 1, 100, against
-    )
-    yield Row("watch, nothing to watch: CPU", idle / core * 100, "%", 1, 100, against)
-    yield Row(
-        f"watch, {_TREES} trees of 4: memory", memory, "MB", 1, idle_memory, "nothing to watch"
-    )
+    for what, share, _ in found:
+        yield Row(what, share / core * 100, "%", 1, 100, "what a busy loop gets = 100 %")
+
+
+def growth(quick: bool) -> Iterator[Row]:
+    """Memory and descriptors of the watcher after many tool calls."""
+    calls = _CALLS // 10 if quick else _CALLS
+    for source in _sources():
+        with _watcher("--source", source) as (pid, _):
+            _mark_calls(200)
+            before, files = _memory(pid, "VmRSS"), len(os.listdir(f"/proc/{pid}/fd"))
+            _mark_calls(calls)
+            time.sleep(2)
+            after, now = _memory(pid, "VmRSS"), len(os.listdir(f"/proc/{pid}/fd"))
+        yield Row(
+            f"watch, {source}, after {calls} calls: memory", after, "MB", 1, before, "after 200"
+        )
+        yield Row(
+            f"watch, {source}, after {calls} calls: descriptors", now, "", 1, files, "after 200"
+        )
+
+
+def _mark_calls(count: int) -> None:
+    """So many marked tool calls, one after the other."""
+    text = f"for ((n = 0; n < {count}; n++)); do RECEIPT_TRACE=call-$n /bin/true; done"
+    subprocess.run(["bash", "-c", text], check=True)
+
+
+def storm(quick: bool) -> Iterator[Row]:
+    """A tracked tree forks as fast as it can, and then asks."""
+    seconds = 3 if quick else _STORM_S
+    for source in _sources():
+        with tempfile.TemporaryDirectory() as folder:
+            log = Path(folder, "log")
+            with log.open("wb") as sink, subprocess.Popen(
+                [_PROGRAM, "watch", "--source", source, "--socket", "off", "--receipts",
+                 f"{folder}/receipts"],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=sink,
+            ) as watcher:  # fmt: skip
+                _await(partial(_is_ready, log), 60)
+                tree = subprocess.Popen(
+                    [sys.executable, "-c", _STORM, str(seconds)],
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                    env={**os.environ, "RECEIPT_TRACE": "storm"},
+                )  # fmt: skip
+                with tree:
+                    assert tree.stdout is not None
+                    forks, end = map(int, tree.stdout.readline().split())
+                    _await(partial(_has_waits, Path(folder, "receipts"), 1), 60)
+                    delay = (time.monotonic_ns() - end) / 1e9
+                    tree.kill()
+                watcher.terminate()
+            lost = log.read_bytes().count(b'"events_lost"')
+        yield Row(f"storm, {source}: processes a second", forks / seconds, "/s", 1)
+        yield Row(
+            f"storm, {source}: delay of a question after it", delay, "s", 1, 1.0, "quiet time"
+        )
+        yield Row(f"storm, {source}: times everybody was looked at again", lost, "", 1)
+
+
+def starting(quick: bool) -> Iterator[Row]:
+    """From the start of the watcher to its first look, with and without kept programs."""
+    if "bpf" not in _sources():
+        return
+    for kept in (False, True):
+        found = []
+        with tempfile.TemporaryDirectory() as folder:
+            for _ in range(1 + (2 if quick else 4) * kept):
+                if not kept:
+                    os.environ["CACHE_DIRECTORY"] = folder
+                began = time.monotonic()
+                with _watcher("--source", "bpf"):
+                    found.append(time.monotonic() - began)
+                os.environ.pop("CACHE_DIRECTORY", None)
+        what = "kept programs" if kept else "nothing kept"
+        yield Row(
+            f"watch --source bpf, {what}: ready after", statistics.median(found), "s", len(found)
+        )
 
 
 @contextlib.contextmanager
-def _watcher() -> Iterator[tuple[int, Path]]:
+def _watcher(*options: str, before: tuple[str, ...] = ()) -> Iterator[tuple[int, Path]]:
     with tempfile.TemporaryDirectory() as folder:
-        receipts = Path(folder, "receipts.jsonl")
-        with subprocess.Popen(
-            [_PROGRAM, "watch", "--receipts", receipts],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        ) as process:
+        receipts, log = Path(folder, "receipts.jsonl"), Path(folder, "log")
+        with (
+            log.open("wb") as sink,
+            subprocess.Popen(
+                [*before, _PROGRAM, "watch", "--socket", "off", "--receipts", receipts, *options],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=sink,
+            ) as process,
+        ):
             try:
-                _await(receipts.exists)
+                _await(partial(_is_ready, log), 60)
                 yield process.pid, receipts
             finally:
                 process.terminate()
 
 
 @contextlib.contextmanager
-def _trees() -> Iterator[None]:
-    """Twenty marked tool calls of four processes each; every other one reads a pipe of ours."""
+def _trees(count: int = _TREES, *, asking: bool = True) -> Iterator[None]:
+    """Marked tool calls of four processes each; every other one reads a pipe of ours."""
     trees = [
         subprocess.Popen(
-            ["bash", "-c", _ASKING_TREE if number % 2 else _QUIET_TREE],
+            ["bash", "-c", _ASKING_TREE if asking and number % 2 else _QUIET_TREE],
             stdin=subprocess.PIPE,
             env={**os.environ, "RECEIPT_TRACE": f"bench-{number}"},
             start_new_session=True,
         )
-        for number in range(_TREES)
+        for number in range(count)
     ]
     try:
         yield
@@ -193,8 +307,12 @@ def _trees() -> Iterator[None]:
             tree.communicate()
 
 
-def _waits(receipts: Path) -> int:
-    return receipts.read_text().count('"event":"wait"')
+def _has_waits(receipts: Path, count: int) -> bool:
+    return receipts.exists() and receipts.read_text().count('"event":"wait"') >= count
+
+
+def _is_ready(log: Path) -> bool:
+    return b'"watching"' in log.read_bytes()
 
 
 def _await(condition: Callable[[], bool], seconds: float = 15) -> None:
@@ -235,6 +353,68 @@ def _memory(pid: int, field: str) -> float:
     raise ProcessLookupError(pid)
 
 
+# -- what everybody else pays ------------------------------------------------------------
+
+
+def overhead(quick: bool) -> Iterator[Row]:
+    """What a process that nobody tracks pays, beside no tracer, by what else runs."""
+    if "bpf" not in _sources():
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        probe = Path(folder, "probe")
+        subprocess.run(["gcc", "-O2", "-o", probe, _PROBE], check=True)
+        observers: dict[str, Callable[[], contextlib.AbstractContextManager[object]]] = {
+            "no tracer": contextlib.nullcontext,
+            "snapshot, 50 trees": partial(_with_trees, ()),
+            "syscalls, 50 trees": partial(_with_trees, ("--attach", "syscalls")),
+            "text, 50 trees": partial(_with_trees, ("--capture", "text")),
+            "a bcc script on the same calls": _script,
+        }
+        found: dict[str, list[tuple[float, ...]]] = {name: [] for name in observers}
+        for _ in range(2 if quick else 5):
+            for name, observer in observers.items():
+                with observer():
+                    found[name].append(_probe(probe))
+        found["strace -f on the process itself"] = [
+            _probe(probe, "strace", "-f", "-o", "/dev/null")
+        ]
+    for place, what in enumerate(("getppid", "read of 1 byte", "ping-pong over pipes")):
+        base = min(times[place] for times in found["no tracer"])
+        for name, runs in found.items():
+            if name != "no tracer":
+                best = min(times[place] for times in runs)
+                yield Row(f"{what}, {name}", best, "ns", len(runs), base, "no tracer")
+
+
+def _probe(probe: Path, *before: str) -> tuple[float, ...]:
+    """The shortest times of its three loops, in ns; they repeat to a few of these."""
+    out = subprocess.check_output([*before, probe], stdin=subprocess.DEVNULL)
+    return tuple(map(float, out.split()))
+
+
+@contextlib.contextmanager
+def _with_trees(options: tuple[str, ...]) -> Iterator[None]:
+    with _trees(50), _watcher("--source", "bpf", *options, before=_PRIVATE_TRACEFS):
+        time.sleep(2)
+        yield
+
+
+@contextlib.contextmanager
+def _script() -> Iterator[None]:
+    """What one would write with bcc: a counter on the begin of each call, by process."""
+    with subprocess.Popen(
+        [*_PRIVATE_TRACEFS, "/usr/bin/python3", _SCRIPT], stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        if process.stdout.readline() != b"attached\n":
+            raise RuntimeError(f"{_SCRIPT} could not attach; try it by hand")
+        try:
+            yield
+        finally:
+            process.terminate()
+
+
 # -- (d) passing output on ---------------------------------------------------------------
 
 
@@ -270,7 +450,7 @@ def _peak(command: str) -> float:
 
 # -- all of it ---------------------------------------------------------------------------
 
-_PARTS: Final = (start_up, delays, sampling, throughput)
+_PARTS: Final = (start_up, starting, delays, sampling, growth, storm, overhead, throughput)
 
 
 def main() -> int:

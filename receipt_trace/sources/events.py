@@ -6,7 +6,7 @@ from typing import Final
 from receipt_trace.constants import TICK_MS
 from receipt_trace.kernel.loader import Kernel
 from receipt_trace.kernel.records import EofRecord, EventRecord, Kind
-from receipt_trace.observation import Exec, Exit, Fork, Lifecycle, ProcessId, Resync
+from receipt_trace.observation import Exec, Exit, Fork, Lifecycle, ProcessId, Resync, Stir
 
 _AT_ONCE: Final = 8192  # events taken in one turn, so that sampling goes on in a storm
 _TICK_NS: Final = TICK_MS * 1_000_000
@@ -23,7 +23,6 @@ class KernelEvents:
     def __init__(self, kernel: Kernel, ended: Callable[[EofRecord], None]) -> None:
         self.kernel, self._ended = kernel, ended
         self.lost = 0
-        self.called: set[int] = set()  # roots of trees in which a call has begun or ended
 
     def fileno(self) -> int:
         """For a selector."""
@@ -54,7 +53,7 @@ class KernelEvents:
             case Kind.EXIT:
                 events.append(Exit(record.tgid, record.status))
             case Kind.CALL:
-                self.called.add(record.parent)
+                events.append(Stir(record.parent))
 
     def close(self) -> None:
         """Detach everything."""
