@@ -5,6 +5,11 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long something takes says what else this host does; it is measured, never asserted.
+settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any")
 
 _UNWANTED = (
     "CI",  # programs stop asking when they see it; the tests keep it for themselves

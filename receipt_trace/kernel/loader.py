@@ -364,7 +364,7 @@ class Kernel:
         """Records one after the other. Raises UnobservableError when one has not its size."""
         at, end = 0, len(raw)
         while at < end:
-            kind, size = _HEAD.unpack_from(raw, at)
+            kind, size = _HEAD.unpack(raw[at : at + _HEAD.size].ljust(_HEAD.size, b"\0"))
             record = _BY_KIND.get(kind)
             layout = LAYOUTS[record] if record is not None else None
             if record is None or layout is None or size != layout.size or at + size > end:

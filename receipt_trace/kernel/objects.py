@@ -79,7 +79,7 @@ def _kept(path: Path) -> Objects | None:
     content = _read(path)
     try:
         return None if content is None else _parse(content, kept=True)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, LookupError, TypeError, AttributeError):
         return None  # not what we wrote: make it again
 
 
@@ -148,7 +148,8 @@ def _keep(path: Path, content: str) -> None:
             file.write(content)
         fresh.replace(path)
     except OSError:
-        fresh.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            fresh.unlink()
 
 
 def _build() -> str:

@@ -204,7 +204,11 @@ class Bpf(Sampler):
     def _still(self, watched: Watched, now: int) -> int | None:
         if watched.left:  # until it ended, it ran
             watched.left, watched.since = False, now
-        stops = [self.stopped.get(t.tid, now) for v in watched.views.values() for t in v.threads]
+        stops = [
+            now if t.tid in v.on_cpu else self.stopped.get(t.tid, now)
+            for v in watched.views.values()
+            for t in v.threads
+        ]
         return max([watched.since, *stops])
 
     # -- ends of inputs ------------------------------------------------------------------
@@ -418,6 +422,9 @@ class _View:
         """The letter of proc_pid_stat(5)."""
         leader = self._records.get(self.pid)
         state = leader.state if leader is not None else _ZOMBIE
+        if state & (_ZOMBIE | _DEAD):  # it may go on without its first thread
+            living = (r.state for r in self._records.values())
+            state = next((s for s in living if not s & (_ZOMBIE | _DEAD)), state)
         return next((letter for bit, letter in _LETTERS if state & bit), "R")
 
     @property

@@ -237,8 +237,15 @@ class _Handle:
 
     @property
     def state(self) -> str:
-        """The letter of proc_pid_stat(5)."""
-        return self.stat.state
+        """The letter of proc_pid_stat(5); of a process whose first thread has left it, a sleeper's."""
+        left = self.stat.state in "ZX" and self.stat.threads > 1
+        return "S" if left else self.stat.state
+
+    @property
+    def _living(self) -> int:
+        """A thread by whose number its files are seen: the first, unless that has left."""
+        left = self.stat.state in "ZX"
+        return next((t for t in self._kept if t != self.pid), self.pid) if left else self.pid
 
     @property
     def exit_code(self) -> int | None:
@@ -279,19 +286,19 @@ class _Handle:
             self._kept[tid] = thread
 
     def _thread(self, tid: int, handle: _ThreadHandle) -> Thread:
-        if self.stat.state in "ZX":
+        if self.state in "ZX" or (self.stat.state in "ZX" and tid == self.pid):
             activity = Activity.PARKED
         elif not handle.permitted:
             activity = Activity.UNKNOWN
         else:
-            activity = calls.activity(handle.blocked, self.stat.state)
+            activity = calls.activity(handle.blocked, self.state)
         return Thread(tid, activity, None, handle.runs)
 
     def picture(self) -> Process:
         """The whole process, with the calls of its blocked threads decoded."""
         terminal = proc.terminal_key(self.stat.tty)
         if self._stale:
-            self._table = descriptors(self.root, self.pid, terminal)
+            self._table = descriptors(self.root, self._living, terminal)
             self._stale = False
         ignored = caught = 0
         if any(t.activity is Activity.INPUT for t in self.threads):
@@ -305,7 +312,7 @@ class _Handle:
             comm=self.stat.comm,
             group=self.stat.group,
             session=self.stat.session,
-            state=self.stat.state,
+            state=self.state,
             terminal=terminal,
             foreground=self.stat.foreground,
             threads=tuple(self._decoded(t) for t in self.threads),

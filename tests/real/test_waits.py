@@ -203,6 +203,10 @@ CASES: Final = (
            "    print('async? ', end='', flush=True)\n"
            "    await asked.wait()\n"
            "asyncio.run(main())\n"),
+    python("a thread whose first one has left", "leader?",
+           "import ctypes, os, threading\nleave = ctypes.CDLL(None).syscall\n"
+           "def work():\n    os.write(1, b'leader? ')\n    os.read(0, 10)\n"
+           "threading.Thread(target=work).start()\nleave(60, 0)\n"),
     python("readv", "vector?",
            "import os\nprint('vector? ', end='', flush=True)\nos.readv(0, [bytearray(9)])\n"),
     # a child of a shell that is fed over a pipe would eat the next command

@@ -1,0 +1,136 @@
+"""Lifecycle events from the kernel's records, over a ring that a test fills."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from receipt_trace.errors import UnobservableError
+from receipt_trace.kernel.loader import Kernel
+from receipt_trace.kernel.records import LAYOUTS, EofRecord, EventRecord, Kind, MemberRecord
+from receipt_trace.observation import Exec, Exit, Fork, ProcessId, Resync, Stir
+from receipt_trace.sources.events import KernelEvents
+
+START_NS, START = 1_234_567_890, 123  # ticks are 10 ms
+
+
+def event(kind, tgid=20, parent=0, status=0, start=START_NS):
+    """A record of a process."""
+    layout = LAYOUTS[EventRecord]
+    return layout.pack(kind, layout.size, tgid, parent, status, start)
+
+
+class Source:
+    """A kernel: its ring, and what it has lost."""
+
+    parse = Kernel.parse
+
+    def __init__(self):
+        self.ring, self.records, self.lost = self, [], (0, 0, 0)
+
+    def read(self, limit):
+        """Those of the ring."""
+        taken, self.records = self.records[:limit], self.records[limit:]
+        return taken
+
+    def losses(self):
+        """Counted by the programs."""
+        return self.lost
+
+
+@pytest.fixture
+def kernel():
+    """A kernel in which nothing has happened."""
+    return Source()
+
+
+def test_fork_exec_and_exit_are_told(kernel):
+    """In order, the child with its identity, the end with its wait status."""
+    kernel.records = [
+        event(Kind.FORK, parent=10),
+        event(Kind.EXEC),
+        event(Kind.EXIT, status=0x8B),
+    ]
+    assert KernelEvents(kernel, pytest.fail).read() == [
+        Fork(10, 20, ProcessId(20, START)),
+        Exec(20),
+        Exit(20, 0x8B),
+    ]
+
+
+def test_a_loss_is_told_once(kernel):
+    """Whichever of the three it is, after what was told; and again when more is lost."""
+    events = KernelEvents(kernel, pytest.fail)
+    kernel.records, kernel.lost = [event(Kind.EXEC)], (3, 0, 0)
+    assert events.read() == [Exec(20), Resync()]
+    assert events.read() == []
+    kernel.lost = (3, 1, 0)
+    assert events.read() == [Resync()]
+
+
+def test_a_call_makes_its_tree_worth_a_look(kernel):
+    """By what the tree was marked with: who called does not matter."""
+    kernel.records = [event(Kind.CALL, parent=10), event(Kind.CALL, parent=11)]
+    assert KernelEvents(kernel, pytest.fail).read() == [Stir(10), Stir(11)]
+
+
+def test_the_end_of_an_input_is_no_event_of_a_process(kernel):
+    """It goes to who asked for it."""
+    layout = LAYOUTS[EofRecord]
+    record = EofRecord._make(layout.unpack(bytes(range(layout.size))))
+    record = record._replace(kind=Kind.EOF, size=layout.size)
+    kernel.records = [layout.pack(*record), event(Kind.EXEC)]
+    ended = []
+    assert KernelEvents(kernel, ended.append).read() == [Exec(20)]
+    assert ended == [record]
+
+
+def test_a_turn_is_bounded(kernel):
+    """Sampling goes on in a storm; what is left comes in the next turns."""
+    events = KernelEvents(kernel, pytest.fail)
+    kernel.records = [event(Kind.EXEC)] * 20_000
+    turns = [len(events.read()) for _ in range(4)]
+    assert sum(turns) == 20_000
+    assert max(turns) < 10_000
+
+
+# -- what is not a record --------------------------------------------------------------------
+
+WHOLE = st.builds(
+    lambda layout, kind, rest: layout.pack(kind, layout.size, *rest),
+    st.just(LAYOUTS[MemberRecord]),
+    st.just(Kind.MEMBER),
+    st.tuples(st.integers(0, 9), st.integers(-2, 9), st.integers(0, 9), st.integers(0, 9)),
+)
+HEAD = st.builds(
+    lambda kind, size: kind.to_bytes(2, "little") + size.to_bytes(2, "little"),
+    st.integers(0, 20),
+    st.integers(0, 200),
+)
+
+
+@given(st.lists(st.one_of(WHOLE, HEAD, st.binary(max_size=40)), max_size=6).map(b"".join))
+def test_whatever_comes_is_records_or_refused(raw):
+    """Never anything else, and never for ever."""
+    found = []
+    try:
+        found.extend(Kernel.parse(None, raw))
+    except UnobservableError:
+        assert sum(r.size for r in found) < len(raw)
+    else:
+        assert b"".join(LAYOUTS[type(r)].pack(*r) for r in found) == raw
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        event(Kind.EXEC)[:-1],
+        event(Kind.EXEC) + b"\0",
+        event(Kind.EXEC).replace(b"\x18\0", b"\x20\0", 1),
+        event(99),
+    ],
+    ids=["cut", "something behind", "another size", "no such kind"],
+)
+def test_a_record_that_is_not_as_expected_says_so(raw):
+    """With its kind and both sizes."""
+    with pytest.raises(UnobservableError, match=r"a record of kind \d+ has \d+ bytes; expected"):
+        list(Kernel.parse(None, raw))
