@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from receipt_trace.constants import SAMPLE_PERIOD_NS
+from receipt_trace.health import SourceHealth
 from receipt_trace.observation import Console, Context, ProcessId, Sample, Waiter
 from receipt_trace.receipt import Clerk, Host, Receipt
 from receipt_trace.rule import How, Resolved, Rule, Transition
@@ -43,6 +44,9 @@ class Source(Protocol):
 
     def forget(self, tree: Tree) -> None:
         """Let go of everything kept for a tree."""
+
+    def health(self) -> SourceHealth:
+        """How the source is. May be asked from another thread, and often: it has to be cheap."""
 
 
 class Record(Protocol):
@@ -125,8 +129,8 @@ class Tracer:
 
     def counts(self, tree: Tree) -> tuple[int, int]:
         """(suspected threads, processes that may not be looked into) in the last sample of a tree."""
-        case = self._cases[tree.root]
-        return case.suspected, case.blind
+        case = self._cases.get(tree.root)
+        return (0, 0) if case is None else (case.suspected, case.blind)
 
     def step(
         self,

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from receipt_trace.descriptors import Findings, find_waiters
+from receipt_trace.health import SourceHealth
 from receipt_trace.observation import (
     Activity,
     Call,
@@ -72,6 +73,10 @@ class Procfs:
     def usable(self) -> bool:
         """Whether the system calls of this machine are known."""
         return bool(self._numbers)
+
+    def health(self) -> SourceHealth:
+        """Nothing is lost here and nothing runs in the kernel: files are read."""
+        return SourceHealth(self.name)
 
     def forget(self, tree: Tree) -> None:
         """Close what is kept open for a tree."""

@@ -39,7 +39,7 @@ def test_every_key_has_its_place(write):
 
 
 WRONG = {
-    "an unknown key": ('receits = "x"', ["receits", "receipts, source, agent"]),
+    "an unknown key": ('receits = "x"', ["receits", "expected one of receipts, source, metrics"]),
     "receipts that are no text": ("receipts = 3", ["receipts", "3", "a path, - for stdout"]),
     "receipts to nowhere": ('receipts = ""', ["receipts", "''", "fd:N"]),
     "an unknown source": ('source = "ebpf"', ["source", "'ebpf'", "auto, procfs"]),

@@ -111,11 +111,15 @@ def test_what_is_slow_to_load_is_loaded_where_it_is_needed():
 
 
 def test_the_exporters_know_only_the_receipt():
-    """And the errors a person can meet, and how to write all of something."""
+    """And plain values: errors, constants, the health of a watcher, rows of a table."""
     for path, source in sources(files("exporters")):
         ours = {m for m in imports(source) if m.startswith("receipt_trace.")}
         assert {".".join(m.split(".")[:2]) for m in ours} <= {
             "receipt_trace.receipt",
             "receipt_trace.errors",
             "receipt_trace.output",
+            "receipt_trace.constants",
+            "receipt_trace.health",
+            "receipt_trace.table",
+            "receipt_trace.__version__",
         }, path
