@@ -150,7 +150,8 @@ class QueuedOutlet(Outlet):
                 self._lose(receipt, error)
             pause = _FIRST_RETRY_S
             with self._some:
-                self._queue.popleft()
+                if self._queue:  # else the end did not wait for us
+                    self._queue.popleft()
                 self.tally.waiting = len(self._queue)
 
     def _next(self) -> Receipt | None:

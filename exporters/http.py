@@ -143,8 +143,6 @@ class _Server(http.server.ThreadingHTTPServer):
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     server: _Server
-    server_version = "receipt-trace"
-    sys_version = ""
     timeout = _PATIENCE_S
 
     def setup(self) -> None:
@@ -220,6 +218,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         for name, value in _HEADERS.items():
             self.send_header(name, value)
         super().end_headers()
+
+    def version_string(self) -> str:
+        """Who answers."""
+        return "receipt-trace"
 
     def log_message(self, *_: Any) -> None:
         """Not logged: a scrape is no event, and what is asked is hostile."""

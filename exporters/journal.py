@@ -27,22 +27,14 @@ class JournalExporter:
 
     def __init__(self, path: str = SOCKET) -> None:
         self._path = path
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+            probe.connect(path)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.settimeout(_PATIENCE_S)
-        try:
-            self._socket.connect(path)
-        except OSError:
-            self._socket.close()
-            raise
 
     def export(self, receipt: Receipt) -> None:
         """Send one entry."""
-        entry = encode(receipt)
-        try:
-            self._socket.send(entry)
-        except ConnectionError:  # journald was started again
-            self._socket.connect(self._path)
-            self._socket.send(entry)
+        self._socket.sendto(encode(receipt), self._path)  # by name: journald may start again
 
     def reopen(self) -> None:
         """Nothing: there is no file."""

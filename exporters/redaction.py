@@ -60,13 +60,13 @@ _BESIDE: Final = tuple(  # each has the secret in its last group
     re.compile(pattern, re.IGNORECASE | re.ASCII)
     for pattern in (
         # user:SECRET@ in an address
-        r"(\b[a-z][a-z0-9+.-]{0,20}://[^\s/:@]{0,200}:)([^\s/@]{1,500})(?=@)",
+        r"(\b[a-z][a-z0-9+.-]{0,20}://[^\s/:@]{0,200}:)(?!\[redacted)([^\s/@]{1,500})(?=@)",
         # the services of chats take whoever knows the path
         r"(\bhooks\.slack\.com/services/)(\S{1,200})",
-        r"(\b(?:proxy-)?authorization\s?[:=]\s?[\"']?(?:basic|bearer|token|digest)?\s?)([^\s\"']{4,})",
+        r"(\b(?:proxy-)?authorization\s?[:=]\s?[\"']?(?:basic|bearer|token|digest)?\s?)(?!\[redacted)([^\s\"']{4,500})",
         r"(\b(?:bearer|basic)\s)([\w.~+/=-]{12,})",
         # name=SECRET, "name": "SECRET", name is SECRET; a name may be the end of a longer one
-        rf"({_NAME}[\"']?(?:\s?[:=]|\s+is\s?:?)\s{{0,3}}[\"']?)([^\s\"']{{1,500}})",
+        rf"({_NAME}[\"']?(?:\s?[:=]|\s+is\s?:?)\s{{0,3}}[\"']?)(?!\[redacted)([^\s\"']{{1,500}})",
         # name [SECRET]: a default
         rf"({_NAME}\s?\[)([^\s\]]{{4,200}})(?=\])",
         # --name SECRET, -u user:SECRET
@@ -77,7 +77,9 @@ _BESIDE: Final = tuple(  # each has the secret in its last group
 _LONG: Final = re.compile(r"[A-Za-z0-9+/_-]{32,}={0,2}")
 _FLAG: Final = re.compile(rf"--?[a-z0-9_-]{{0,40}}{_NAME}", re.IGNORECASE | re.ASCII)
 _WRAPPED: Final = 60
-"""From this length on a line may be the first part of one that the screen was too narrow for."""
+"""From this length on a line may be the first part of one that the screen was too narrow for. Then
+the word that begins the next line is masked with a secret that ends this one."""
+_TORN: Final = re.compile(r"[\w.+/=-]{2}", re.ASCII)
 
 
 def mask(text: str) -> str:
@@ -141,7 +143,8 @@ def _is_random(word: str) -> bool:
         return False
     counts = Counter(word).values()
     bits = -sum(n / len(word) * math.log2(n / len(word)) for n in counts)
-    return bits >= 4.3  # bits a character; of 40 at random some 4.8, of a path some 4.0
+    # Bits a character: of 40 at random some 4.8, of a path, which has its own signs, up to 4.5.
+    return bits >= (4.3 if word.isalnum() else 4.6)
 
 
 def _unwrap(text: str) -> str:
@@ -149,8 +152,7 @@ def _unwrap(text: str) -> str:
     lines = text.split("\n")
     joined = lines[:1]
     for before, line in itertools.pairwise(lines):
-        torn = len(before) >= _WRAPPED and before[-1:].isalnum() and line[:1].isalnum()
-        if torn:
+        if len(before) >= _WRAPPED and _TORN.fullmatch(before[-1:] + line[:1]):
             joined[-1] += line
         else:
             joined.append(line)
