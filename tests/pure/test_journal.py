@@ -98,9 +98,14 @@ def test_a_journald_that_does_not_read_does_not_hang_us_for_ever(journald, tmp_p
     """It is an error, and the queue tries again."""
     monkeypatch.setattr("exporters.journal._PATIENCE_S", 0.05)
     exporter = JournalExporter(str(tmp_path / "socket"))
+    wait = receipt()
+
+    def fill():
+        while True:
+            exporter.export(wait)
+
     with pytest.raises(TimeoutError):
-        for pid in range(5000):
-            exporter.export(receipt(pid))
+        fill()
     exporter.close()
 
 
