@@ -154,7 +154,7 @@ class PageExporter:
         source = health.source
         attach = f", attached by {source.attach}" if source.attach else ""
         followed = (
-            f"{health.trees} tool calls, {health.processes} processes, {health.agents} agents"
+            f"tool calls: {health.trees}, processes: {health.processes}, agents: {health.agents}"
         )
         unseen = f"{health.blind} processes not looked into, {health.suspected} threads suspected"
         facts = [
