@@ -179,6 +179,7 @@ class Dispatcher:
     def __init__(self, gone: Callable[[], None] = lambda: None) -> None:
         self._gone = gone
         self._outlets: dict[str, Outlet] = {}
+        self._open: list[Outlet] = []
 
     def add(
         self, name: str, exporter: Exporter, prompt: Prompt = Prompt.FULL, *, queued: bool = True
@@ -186,6 +187,7 @@ class Dispatcher:
         """Join an exporter; ``queued`` unless it never blocks."""
         kind = QueuedOutlet if queued else Outlet
         self._outlets[name] = kind(name, exporter, prompt, self._gone)
+        self._open.append(self._outlets[name])
 
     def export(self, receipt: Receipt) -> None:
         """Hand a receipt to everybody. Never blocks, never raises."""
@@ -209,5 +211,5 @@ class Dispatcher:
     def close(self, seconds: float = 5.0) -> None:
         """Write what is waiting, for as long as that, and close all of them."""
         deadline = time.monotonic() + seconds
-        for outlet in self._outlets.values():
-            outlet.close(deadline)
+        while self._open:
+            self._open.pop(0).close(deadline)

@@ -193,6 +193,13 @@ def receipt(pid=10, output=b"Go on? ", comm="asks", agent=None, argv=None, label
     )
 
 
+def many(count):
+    """So many receipts, each of another program; quickly made."""
+    one = receipt()
+    return [replace(one, id=f"{n:012x}-0", wait=f"{n:012x}-0",
+                    program=replace(one.program, pid=n)) for n in range(count)]  # fmt: skip
+
+
 def resolved(wait, how="answered", waited_s=2.5, status=None):
     """The record that ends it."""
     return replace(

@@ -4,7 +4,7 @@ import threading
 import time
 
 import pytest
-from builders import receipt
+from builders import many, receipt
 from structlog.testing import capture_logs
 
 from exporters import dispatch
@@ -106,7 +106,7 @@ def test_a_burst_of_two_thousand_is_nobodys_loss(dispatcher, join):
     """An exporter that has stopped for a while keeps all of them."""
     stuck, other = join("stuck"), join("other")
     stuck.may.clear()
-    burst = [receipt(pid) for pid in range(2000)]
+    burst = many(2000)
     for one in burst:
         dispatcher.export(one)
     stuck.may.set()

@@ -83,7 +83,7 @@ def read_only(path, *, wanted=True):
 
 
 def mount(*words):
-    """mount(8)."""
+    """Mount something, by the system's own program."""
     subprocess.run(["mount", *words], check=True)
 
 
