@@ -65,6 +65,9 @@ class Outlet:
             self.tally.errors += 1
             self._log.error("not_reopened", exporter=self.name, error=str(error))
 
+    def start(self) -> None:
+        """Nothing: it has no thread."""
+
     def close(self, _deadline: float) -> None:
         """Let go of it."""
         self._exporter.close()
@@ -94,6 +97,9 @@ class QueuedOutlet(Outlet):
         self._nudge = threading.Event()
         self._closing = self._reopen = False
         self._thread = threading.Thread(target=self._run, name=f"export-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Begin with what is in the queue."""
         self._thread.start()
 
     def put(self, receipt: Receipt) -> None:
@@ -121,7 +127,8 @@ class QueuedOutlet(Outlet):
             self._closing = True
             self._nudge.set()
             self._some.notify()
-        self._thread.join(max(0.0, deadline - time.monotonic()))
+        if self._thread.ident is not None:
+            self._thread.join(max(0.0, deadline - time.monotonic()))
         if not self._thread.is_alive():
             self._exporter.close()
         while self._queue:  # it is still at the first, or gave up
@@ -180,6 +187,7 @@ class Dispatcher:
         self._gone = gone
         self._outlets: dict[str, Outlet] = {}
         self._open: list[Outlet] = []
+        self._started = False
 
     def add(
         self, name: str, exporter: Exporter, prompt: Prompt = Prompt.FULL, *, queued: bool = True
@@ -188,6 +196,14 @@ class Dispatcher:
         kind = QueuedOutlet if queued else Outlet
         self._outlets[name] = kind(name, exporter, prompt, self._gone)
         self._open.append(self._outlets[name])
+        if self._started:
+            self._outlets[name].start()
+
+    def start(self) -> None:
+        """Start the threads; what was exported before has waited for them."""
+        self._started = True
+        for outlet in self._open:
+            outlet.start()
 
     def export(self, receipt: Receipt) -> None:
         """Hand a receipt to everybody. Never blocks, never raises."""

@@ -76,7 +76,7 @@ def parse_address(text: str) -> Address:
 
 
 class Server:
-    """Serves routes, until it is closed. Raises UsageError when the address cannot be had."""
+    """Serves routes, from :meth:`start` until it is closed. Raises UsageError when the address cannot be had."""
 
     def __init__(self, address: Address, routes: Mapping[str, Route]) -> None:
         try:
@@ -91,13 +91,17 @@ class Server:
         self.url = f"http://{host}:{self.port}/"
         self._closed = False
         self._thread = threading.Thread(target=self._serve, name="http", daemon=True)
+
+    def start(self) -> None:
+        """Begin to answer; who came before has waited."""
         self._thread.start()
 
     def close(self) -> None:
         """Stop listening."""
         self._closed = True
-        self._server.socket.shutdown(socket.SHUT_RDWR)  # which wakes the thread
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._server.socket.shutdown(socket.SHUT_RDWR)  # which wakes the thread
+            self._thread.join()
         self._server.server_close()
 
     def _serve(self) -> None:

@@ -22,11 +22,14 @@ _BACKLOG: Final = (
 )  # bytes kept for a subscriber who does not read; then he is let go
 _SUBSCRIBERS: Final = 64
 
+HOST_PATH: Final = "/run/receipt-trace/stream.sock"
+"""Where a watcher of root listens, and a service of the host."""
+
 
 def default_path() -> str | None:
     """Where a watcher of this user listens; ``None``: nowhere, unless he is told."""
     if os.geteuid() == 0:
-        return "/run/receipt-trace/stream.sock"
+        return HOST_PATH
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     return None if not runtime else str(Path(runtime) / "receipt-trace.sock")
 

@@ -84,6 +84,7 @@ keys:
 _TAIL = """\
 Follow the receipts of a running `receipt-trace watch` over its socket. You see the tool
 calls of your own user; root sees all. Ends with 69 when there is no watcher, or it ends.
+Without --socket it is the watcher of this user, or, where there is none, that of the host.
 """
 
 _REPLAY = """\
@@ -264,7 +265,7 @@ def _add_top(commands: "argparse._SubParsersAction[_Parser]") -> None:
 def _add_tail(commands: "argparse._SubParsersAction[_Parser]") -> None:
     parser = _command(commands, "tail", "follow the receipts of a running watcher", _TAIL, "")
     parser.add_argument(
-        "--socket", metavar="PATH", help="the watcher's socket (default: as in watch)"
+        "--socket", metavar="PATH", help="the watcher's socket (default: see above)"
     )
     parser.add_argument("--json", action="store_true", help="JSON Lines instead of readable lines")
 

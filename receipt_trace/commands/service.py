@@ -18,7 +18,7 @@ from exporters.jsonl import JsonLinesExporter, open_receipts
 from exporters.redaction import Prompt, mask
 from exporters.stream import StreamExporter, default_path
 from exporters.text import TextExporter
-from receipt_trace import config
+from receipt_trace import config, privileges
 from receipt_trace.constants import NS
 from receipt_trace.errors import UsageError
 from receipt_trace.receipt import Receipt
@@ -119,6 +119,10 @@ class Service:
                 self._reload()
             return done()
 
+        self._give_up_privileges()
+        self._dispatcher.start()
+        if self._server is not None:
+            self._server.start()
         timed = self._server is not None or self._manager.watchdog_ns is not None
         try:
             watch.run(turned, callbacks, **({"tick": self._manager.tick_ns} if timed else {}))
@@ -241,6 +245,15 @@ class Service:
         if not self._ready:
             self._ready = True
             self._manager.ready("observing")
+
+    def _give_up_privileges(self) -> None:
+        """While there is one thread: each has capabilities of its own."""
+        try:
+            kept = privileges.drop()
+        except OSError as error:
+            self._log.warning("privileges_kept", reason=str(error))
+        else:
+            self._log.info("privileges_dropped", kept=kept)
 
     def _drain(self) -> None:
         with contextlib.suppress(BlockingIOError):

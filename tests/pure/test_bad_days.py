@@ -26,6 +26,7 @@ BURST = 2000
 def everything(tmp_path):
     """A dispatcher with a file, a socket, metrics and a page, as `watch` has them."""
     dispatcher = Dispatcher()
+    dispatcher.start()
     stream = StreamExporter(str(tmp_path / "sock"))
     metrics = MetricsExporter(lambda: HEALTH, dispatcher.tallies)
     page = PageExporter("host", lambda: HEALTH, dispatcher.tallies, list)

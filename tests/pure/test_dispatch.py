@@ -45,6 +45,7 @@ class Collector:
 def dispatcher():
     """Closed in the end, and with it its threads."""
     dispatcher = Dispatcher()
+    dispatcher.start()
     yield dispatcher
     dispatcher.close(0)
 
@@ -86,6 +87,22 @@ def test_everybody_gets_every_receipt_in_order(dispatcher, join):
     assert pids(first) == pids(second) == list(range(100))
     assert first.closed
     assert second.closed
+
+
+def test_what_comes_before_the_start_waits_for_it(dispatcher):
+    """Threads are started when privileges are given up; or never, where something else fails."""
+    early = Dispatcher()
+    one, two = Collector(), Collector()
+    early.add("one", one)
+    early.export(receipt(1))
+    assert one.taken == []
+    early.start()
+    early.close()
+    assert pids(one) == [1]
+    never = Dispatcher()
+    never.add("two", two)
+    never.close()
+    assert two.closed
 
 
 def test_one_that_is_stuck_delays_nobody(dispatcher, join):
@@ -231,6 +248,7 @@ def test_whoever_reads_us_no_more_ends_the_watcher():
     """As `watch | head -1` should."""
     gone = threading.Event()
     dispatcher = Dispatcher(gone.set)
+    dispatcher.start()
     pipe = Collector()
     pipe.failure = BrokenPipeError()
     dispatcher.add("stdout", pipe)

@@ -24,6 +24,7 @@ def server():
         "/accept": lambda headers: Answer(headers.get("Accept", "").encode()),
     }
     server = Server(parse_address("127.0.0.1:0"), routes)
+    server.start()
     yield server
     server.close()
 
@@ -189,6 +190,7 @@ def test_headers_reach_the_route(server):
 def test_it_ends_when_it_is_closed():
     """Its thread, and its port; at once."""
     server = Server(parse_address("127.0.0.1:0"), {})
+    server.start()
     before = threading.active_count()
     began = time.monotonic()
     server.close()

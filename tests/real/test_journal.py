@@ -27,7 +27,7 @@ until [ -S /run/systemd/journal/socket ]; do sleep 0.05; done
 
 
 def test_receipts_are_found_by_their_fields():
-    """journalctl RECEIPT_PROGRAM=…; the question is redacted, the agent's words are not for all."""
+    """Journalctl RECEIPT_PROGRAM=…; the question is redacted, the agent's words are not for all."""
     need("journalctl", JOURNALD, "nsenter")
     place = Place()
     daemon = None

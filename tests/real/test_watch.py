@@ -152,7 +152,7 @@ class Watcher:
         self._log = directory / f"watch-{uuid.uuid4().hex[:8]}.log"
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [RECEIPT_TRACE, "watch", "--receipts", str(self.file), *options],
+                [RECEIPT_TRACE, "watch", "--socket", "off", "--receipts", str(self.file), *options],
                 cwd=directory,
                 env=environment(directory),
                 stdin=subprocess.DEVNULL,
