@@ -218,7 +218,7 @@ class _Live(Collector):
         for name, help_, value in (
             ("agents", "Harnesses that are known now.", health.agents),
             ("trees", "Tool calls that are followed now.", health.trees),
-            ("processes", "Processes in them.", health.processes),
+            ("processes", "Processes of the tool calls that are followed now.", health.processes),
             ("suspected_threads", "Threads that seem to wait, and are not believed.",
              health.suspected),
             ("blind_processes", "Followed processes that may not be looked into.", health.blind),
