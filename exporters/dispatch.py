@@ -62,7 +62,7 @@ class Outlet:
         try:
             self._exporter.reopen()
         except OSError as error:
-            self.tally.errors += 1
+            self._count(errors=1)
             self._log.error("not_reopened", exporter=self.name, error=str(error))
 
     def start(self) -> None:
@@ -74,11 +74,15 @@ class Outlet:
 
     def _give(self, receipt: Receipt) -> None:
         self._exporter.export(redact(receipt, self.prompt))
-        self.tally.exported += 1
+        self._count(exported=1)
+
+    def _count(self, *, exported: int = 0, errors: int = 0, lost: int = 0) -> None:
+        self.tally.exported += exported
+        self.tally.errors += errors
+        self.tally.lost += lost
 
     def _lose(self, receipt: Receipt, error: object) -> None:
-        self.tally.errors += isinstance(error, Exception)
-        self.tally.lost += 1
+        self._count(errors=isinstance(error, Exception), lost=1)
         told = redact(receipt, Prompt.REDACTED)
         self._log.error(
             "not_exported", exporter=self.name, error=str(error), receipt=told.to_json()
@@ -106,7 +110,7 @@ class QueuedOutlet(Outlet):
         """Put it in the queue, if there is room."""
         with self._some:
             if full := len(self._queue) >= QUEUE:
-                self.tally.lost += 1
+                self._count(lost=1)
             else:
                 self._queue.append(receipt)
                 self.tally.waiting = len(self._queue)
@@ -131,9 +135,15 @@ class QueuedOutlet(Outlet):
             self._thread.join(max(0.0, deadline - time.monotonic()))
         if not self._thread.is_alive():
             self._exporter.close()
-        while self._queue:  # it is still at the first, or gave up
-            self._lose(self._queue.popleft(), "the watcher ends")
-        self.tally.waiting = 0
+        with self._some:  # what is left if it is still at the first, or gave up
+            left, self._queue = self._queue, deque()
+            self.tally.waiting = 0
+        for receipt in left:
+            self._lose(receipt, "the watcher ends")
+
+    def _count(self, *, exported: int = 0, errors: int = 0, lost: int = 0) -> None:
+        with self._some:  # both threads count
+            super()._count(exported=exported, errors=errors, lost=lost)
 
     def _run(self) -> None:
         pause = _FIRST_RETRY_S
@@ -142,7 +152,7 @@ class QueuedOutlet(Outlet):
                 self._give(receipt)
             except BrokenPipeError:  # nobody will ever read these
                 with self._some:
-                    self.tally.lost += len(self._queue)
+                    self._count(lost=len(self._queue))
                     self._queue.clear()
                 self._gone()
                 return
@@ -174,7 +184,7 @@ class QueuedOutlet(Outlet):
             super().reopen()
 
     def _failed(self, error: OSError, *, first: bool) -> None:
-        self.tally.errors += 1
+        self._count(errors=1)
         if first:
             waiting = len(self._queue)
             self._log.error("export_failed", exporter=self.name, error=str(error), waiting=waiting)

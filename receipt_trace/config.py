@@ -1,5 +1,6 @@
 """The configuration file: one TOML file, checked to the last key."""
 
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -57,12 +58,21 @@ class Config:
 def load(path: Path | None) -> Config:
     """Read a configuration; without a path the default one, if there is one.
 
-    Raises UsageError that names file, key, value and what is allowed.
+    Of the default one only root takes where things go: a user's own watcher must not want the
+    files and ports of the host's service. Raises UsageError that names file, key, value and what
+    is allowed.
     """
-    if path is None:
-        if not DEFAULT_PATH.exists():
-            return Config()
-        path = DEFAULT_PATH
+    if path is not None:
+        return _read(path)
+    if not DEFAULT_PATH.exists():
+        return Config()
+    host = _read(DEFAULT_PATH)
+    if os.geteuid() == 0:
+        return host
+    return Config(source=host.source, prompts=host.prompts, registry=host.registry)
+
+
+def _read(path: Path) -> Config:
     try:
         text = path.read_bytes().decode()
     except OSError as error:

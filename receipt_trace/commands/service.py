@@ -55,6 +55,7 @@ class Service:
         self._metrics: MetricsExporter | None = None
         self._page: PageExporter | None = None
         self._hung_up = self._broken = self._ready = False
+        self._turns = 0
         self._terminal = _has_terminal()
         self._beaten = time.monotonic_ns()
 
@@ -242,7 +243,8 @@ class Service:
     def _beat(self) -> None:
         self._beaten = time.monotonic_ns()
         self._manager.beat(self._beaten)
-        if not self._ready:
+        self._turns += 1
+        if self._turns == 2:  # everybody has been looked at once
             self._ready = True
             self._manager.ready("observing")
 

@@ -124,3 +124,21 @@ def test_a_directory_is_no_configuration(tmp_path):
     """The reason is the system's own."""
     with pytest.raises(UsageError, match="Is a directory"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize(("user", "goes"), [(0, "/var/log/r.jsonl"), (1000, None)])
+def test_of_the_hosts_own_file_only_root_takes_where_things_go(write, monkeypatch, user, goes):
+    """A user's watcher cannot write there, and must not listen on the service's port."""
+    text = (
+        'receipts = "/var/log/r.jsonl"\nmetrics = "127.0.0.1:9737"\njournal = true\n'
+        'prompt = "off"\n[agent.mine]\ntool.env = { MINE = "1" }\n'
+    )
+    path = write(text)
+    monkeypatch.setattr("receipt_trace.config.DEFAULT_PATH", path)
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    config = load(None)
+    assert config.receipts == goes
+    assert config.journal is (config.metrics != "off") is (user == 0)
+    assert config.prompts.stdout == "off"
+    assert "mine" in config.registry.kinds
+    assert load(path).receipts == "/var/log/r.jsonl", "what he names is what he wants"
