@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from builders import receipt, resolved
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporters.journal import MESSAGE_ID, JournalExporter, encode
@@ -69,6 +69,7 @@ def test_the_end_of_a_wait_says_how_and_after_how_long():
     assert (fields["PRIORITY"], fields["RECEIPT_EVENT"]) == ("6", "resolved")
 
 
+@settings(max_examples=30, deadline=None)  # each makes two receipts
 @given(st.text(max_size=60), st.text(max_size=60))
 def test_no_text_can_add_a_field(output, name):
     """Line ends, equal signs and lengths of its own are part of the value."""

@@ -2,13 +2,15 @@
 
 import itertools
 import re
+from dataclasses import replace
 
-from builders import NS, receipt, resolved
+from builders import NS, many, receipt, resolved
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporters.dispatch import Tally
 from exporters.metrics import AGENTS, OTHER, PROGRAMS, Bounded, MetricsExporter
 from receipt_trace.health import Health, SourceHealth
+from receipt_trace.receipt import AgentPart
 
 HEALTH = Health(
     source=SourceHealth("procfs", fallback='no "BTF"\n', lost=3, run_seconds=1.5),
@@ -137,8 +139,9 @@ def test_counters_stand_at_zero_before_anything_happens():
 def test_labels_have_a_bound_however_many_names_there_are():
     """The first stay, the rest are one."""
     metrics = exporter()
-    for number in range(PROGRAMS + AGENTS + 300):
-        wait = receipt(number + 1, comm=f"p{number}", agent=f"a{number}")
+    for number, one in enumerate(many(PROGRAMS + AGENTS + 300)):
+        program = replace(one.program, name=f"p{number}")
+        wait = replace(one, program=program, agent=AgentPart(f"a{number}", 5, None))
         metrics.export(wait)
         metrics.export(resolved(wait))
     seen = values(metrics, "waits_total")

@@ -5,8 +5,8 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from builders import NS, receipt, resolved
-from hypothesis import given
+from builders import NS, many, receipt, resolved
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporters.dispatch import Tally
@@ -75,8 +75,7 @@ def test_what_is_answered_is_blocked_no_more_but_still_told():
 def test_no_more_than_the_latest_are_kept():
     """However many there were."""
     shown = page()
-    for pid in range(1000):
-        wait = receipt(pid)
+    for wait in many(1000):
         shown.export(wait)
         shown.export(resolved(wait))
     assert read(shown).text.count("asks[") == LATEST
@@ -127,6 +126,7 @@ def test_hostile_text_is_text(text):
     assert hostile.attributes == innocent.attributes
 
 
+@settings(max_examples=40, deadline=None)  # each makes two receipts
 @given(st.text(max_size=40))
 def test_any_text_is_text(text):
     """Not only what somebody thought of."""

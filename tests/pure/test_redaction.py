@@ -6,7 +6,7 @@ import time
 
 import pytest
 from builders import receipt
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from exporters.redaction import MASK, Prompt, mask, mask_words, redact
@@ -150,6 +150,7 @@ def test_a_receipt_says_whether_anything_is_missing():
     assert not redact(plain, Prompt.OFF).prompt.text
 
 
+@settings(deadline=None)  # it is measured elsewhere
 @given(st.text(max_size=300))
 @example("password:" * 50)
 def test_any_text_can_be_masked_and_masking_twice_changes_nothing_more(text):
