@@ -161,7 +161,7 @@ def _watcher() -> Iterator[tuple[int, Path]]:
     with tempfile.TemporaryDirectory() as folder:
         receipts = Path(folder, "receipts.jsonl")
         with subprocess.Popen(
-            [_PROGRAM, "watch", "--receipts", receipts],
+            [_PROGRAM, "watch", "--config", os.devnull, "--socket", "off", "--receipts", receipts],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
