@@ -11,7 +11,7 @@ _WORD = {
     "stream": "reads its input",
     "dead": "waits for what nobody can give",
 }
-_HOW = {
+HOW = {
     "answered": "was answered",
     "eof": "its input was closed",
     "expired": "gave up by its own time-out",
@@ -38,7 +38,7 @@ def describe(receipt: Receipt) -> str:
         return line if status is None else f"{line}, exit status {status}"
     if receipt.resolution is not None:
         resolution = receipt.resolution
-        line = f"{who}{where} {_HOW[resolution.how]} after {resolution.waited_s:.1f} s"
+        line = f"{who}{where} {HOW[resolution.how]} after {resolution.waited_s:.1f} s"
         if resolution.exit_status is not None:
             line += f", exit status {resolution.exit_status}"
         return line
@@ -78,5 +78,8 @@ class TextExporter:
         """Write any line of ours."""
         write_all(self._fd, f"{self._prefix}{text}{self._newline}".encode("utf-8", "replace"))
 
+    def reopen(self) -> None:
+        """Nothing: the descriptor is the caller's."""
+
     def close(self) -> None:
-        """The descriptor is the caller's."""
+        """Nothing: the descriptor is the caller's."""

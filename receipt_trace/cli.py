@@ -59,12 +59,17 @@ environment, whose parent has not the same, is the root of one.
 With --root or --agent nothing else is followed, unless --all is given too.
 
 Receipts are readable lines on stdout and, with --receipts, JSON Lines; logs go to stderr.
+A slow or failing place for receipts delays neither the others nor the watcher.
+
+SIGHUP opens the receipts file again and reads the configuration again; a wrong one is
+refused, and the one before stays.
 """
 _WATCH_END = """\
 examples:
   receipt-trace watch                               every agent this user may look at
   receipt-trace watch --receipts /var/log/receipt-trace.jsonl
   receipt-trace watch --root 4711 --once            one tree, until its first receipt
+  receipt-trace watch --metrics 127.0.0.1:9737      also metrics, and a page for a browser
   receipt-trace watch --record trace.jsonl          and later: receipt-trace replay trace.jsonl
   RECEIPT_TRACE=deploy make deploy                  a marked tool call
 """
@@ -80,6 +85,7 @@ keys:
 _TAIL = """\
 Follow the receipts of a running `receipt-trace watch` over its socket. You see the tool
 calls of your own user; root sees all. Ends with 69 when there is no watcher, or it ends.
+Without --socket it is the watcher of this user, or, where there is none, that of the host.
 """
 
 _REPLAY = """\
@@ -224,6 +230,13 @@ def _add_watch(commands: "argparse._SubParsersAction[_Parser]") -> None:
         "for root, $XDG_RUNTIME_DIR/receipt-trace.sock for others); they see their own processes, "
         "root sees all",
     )
+    parser.add_argument(
+        "--metrics",
+        metavar="ADDRESS:PORT|off",
+        help="serve metrics for Prometheus there (/metrics, /healthz, /readyz) and, on loopback, a "
+        "status page (/); port 0: any that is free, the log says which (default: off)",
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="write no receipts to stdout")
     parser.add_argument("--once", action="store_true", help="end after the first receipt")
     parser.add_argument(
         "--check",
@@ -253,7 +266,7 @@ def _add_top(commands: "argparse._SubParsersAction[_Parser]") -> None:
 def _add_tail(commands: "argparse._SubParsersAction[_Parser]") -> None:
     parser = _command(commands, "tail", "follow the receipts of a running watcher", _TAIL, "")
     parser.add_argument(
-        "--socket", metavar="PATH", help="the watcher's socket (default: as in watch)"
+        "--socket", metavar="PATH", help="the watcher's socket (default: see above)"
     )
     parser.add_argument("--json", action="store_true", help="JSON Lines instead of readable lines")
 

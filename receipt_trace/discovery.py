@@ -54,6 +54,15 @@ class Discovery:
         self._forked: dict[int, AgentKind] = {}
         self._stdins: dict[int, str] = {}
 
+    @property
+    def agents(self) -> int:
+        """How many harnesses are known now, with those the caller named."""
+        return len(self.harnesses) + len(self._named)
+
+    def teach(self, registry: Registry) -> None:
+        """Know agents by another registry from now on; what is followed already stays so."""
+        self._registry = registry
+
     # -- what the caller names ---------------------------------------------------------
 
     def name_root(self, pid: int) -> Tree:

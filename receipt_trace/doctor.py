@@ -102,20 +102,25 @@ def _own(root: Path) -> Check:
 
 def _others(root: Path) -> Check:
     what = "other users' processes"
+    if _may_look(root):
+        return Check(what, "yes", "CAP_SYS_PTRACE: every process may be looked into")
     if os.geteuid() == 0:
-        effective = proc.field((root / "self/status").read_bytes(), "CapEff", 16) or 0
-        if not effective >> _CAP_SYS_PTRACE & 1:
-            return Check(
-                what, "partly", "root without CAP_SYS_PTRACE may not look into them",
-                "what they wait for stays unknown; it never becomes a receipt",
-                "give the service CAP_SYS_PTRACE",
-            )  # fmt: skip
-        return Check(what, "yes", "root may look into every process")
+        return Check(
+            what, "partly", "root without CAP_SYS_PTRACE may not look into them",
+            "what they wait for stays unknown; it never becomes a receipt",
+            "give the service CAP_SYS_PTRACE",
+        )  # fmt: skip
     return Check(
         what, "partly", f"uid {os.geteuid()} may look into its own processes only",
         "`run` judges a set-uid program by its own terminal; `watch` counts it as blind",
         "run as root: sudo receipt-trace watch",
     )  # fmt: skip
+
+
+def _may_look(root: Path) -> bool:
+    """Whether this process has CAP_SYS_PTRACE: root as a rule, and a service that was given it."""
+    effective = proc.field((root / "self/status").read_bytes(), "CapEff", 16) or 0
+    return bool(effective >> _CAP_SYS_PTRACE & 1)
 
 
 def _yama(root: Path) -> Check:
@@ -124,7 +129,7 @@ def _yama(root: Path) -> Check:
         scope = int((root / "sys/kernel/yama/ptrace_scope").read_text())
     except (OSError, ValueError):
         return Check(what, "yes", "no restriction (Yama is not there)")
-    if scope == 0 or (os.geteuid() == 0 and scope < 3):
+    if scope == 0 or (_may_look(root) and scope < 3):
         return Check(what, "yes", f"no restriction for this user (ptrace_scope {scope})")
     return Check(
         what, "partly", f"ptrace_scope is {scope}: only descendants may be looked into",
@@ -193,11 +198,11 @@ def _sockets(_root: Path) -> Check:
     return Check(what, "yes", "socket diagnostics answer")
 
 
-def _setuid(_root: Path) -> Check:
+def _setuid(root: Path) -> Check:
     what = "set-uid programs below `run`"
     pr_get_no_new_privs = 39
-    if os.geteuid() == 0:
-        return Check(what, "yes", "root may look into them")
+    if _may_look(root):
+        return Check(what, "yes", "CAP_SYS_PTRACE: they may be looked into")
     if ctypes.CDLL(None).prctl(pr_get_no_new_privs, 0, 0, 0, 0) == 1:
         return Check(what, "yes", "none can be started here (no_new_privs)")
     return Check(

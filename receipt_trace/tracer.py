@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from receipt_trace.constants import NS, SAMPLE_PERIOD_NS
+from receipt_trace.health import SourceHealth
 from receipt_trace.observation import (
     Console,
     Context,
@@ -69,6 +70,9 @@ class Source(Protocol):
 
     def forget(self, tree: Tree) -> None:
         """Let go of everything kept for a tree."""
+
+    def health(self) -> SourceHealth:
+        """How the source is. May be asked from another thread, and often: it has to be cheap."""
 
 
 class Record(Protocol):
@@ -155,8 +159,8 @@ class Tracer:
 
     def counts(self, tree: Tree) -> tuple[int, int]:
         """(suspected threads, processes that may not be looked into) in the last sample of a tree."""
-        case = self._cases[tree.root]
-        return case.suspected, case.blind
+        case = self._cases.get(tree.root)
+        return (0, 0) if case is None else (case.suspected, case.blind)
 
     def step(
         self,

@@ -15,6 +15,7 @@ import structlog
 from receipt_trace.agents import Registry
 from receipt_trace.constants import NS, SAMPLE_PERIOD_NS
 from receipt_trace.discovery import Discovery
+from receipt_trace.health import Health
 from receipt_trace.observation import Context, Fork, ProcessId, Stir, Waiter
 from receipt_trace.receipt import Host, Receipt
 from receipt_trace.rule import How
@@ -55,6 +56,7 @@ class Watch:
         self.receipts = 0
         self._deliver = deliver
         self._stopped = False
+        self._taken = self._overflows = 0
         self._due: dict[ProcessId, int] = {}
         self._source, self._events, shortcomings = choice or choose("procfs", root=root)
         for reason in shortcomings:
@@ -108,10 +110,28 @@ class Watch:
         """The open waits of a tree."""
         return self._tracer.waits(tree)
 
+    def health(self) -> Health:
+        """How the watcher is. May be asked from another thread: it looks at copies."""
+        trees = list(self.trees)
+        counts = [self._tracer.counts(tree) for tree in trees]
+        return Health(
+            source=self._source.health(),
+            lifecycle="scan" if self._events is None else self._events.name,
+            agents=self.discovery.agents,
+            trees=len(trees),
+            processes=sum(len(tree.members) for tree in trees),
+            suspected=sum(suspected for suspected, _ in counts),
+            blind=sum(blind for _, blind in counts),
+            events=self._taken,
+            overflows=self._overflows,
+        )
+
     def turn(self, now: int) -> None:
         """Take what events there are, sample the trees that are due."""
         events = self._events.read() if self._events is not None else []
+        self._taken += len(events)
         if self.discovery.take(events):
+            self._overflows += 1
             self._log.warning("events_lost", action="every process is looked at again")
             self._next_sweep = 0
         stirred = {event.root for event in events if isinstance(event, Stir)}

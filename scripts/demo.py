@@ -46,8 +46,8 @@ def _demonstrate(folder: Path) -> int:
             watcher = _start(
                 Path(sys.prefix, "bin/receipt-trace"),
                 "watch",
-                "--receipts",
-                receipts,
+                *("--config", os.devnull, "--socket", "off"),  # beside the service of the host
+                *("--receipts", receipts),
                 stderr=stderr,
             )
         stack.callback(_stop, watcher)

@@ -9,20 +9,18 @@ import time
 from pathlib import Path
 
 from receipt_trace import config, doctor, log
+from receipt_trace.commands.service import row_of
 from receipt_trace.commands.watch import name_trees
 from receipt_trace.constants import NS
 from receipt_trace.errors import UnobservableError, UsageError
 from receipt_trace.observation import ProcessId
 from receipt_trace.receipt import Receipt
-from receipt_trace.sources import proc
 from receipt_trace.sources.choice import choose
 from receipt_trace.table import SORTS, Row, details, render, sort_rows
 from receipt_trace.tracer import this_host
-from receipt_trace.trees import Tree
 from receipt_trace.watch import Watch
 
 _REDRAW_NS = NS // 2
-_PROC = Path("/proc")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -102,7 +100,7 @@ class _Top:
 
     def _rows(self, watch: Watch) -> list[Row]:
         waits = {ProcessId(r.tree.root_pid, r.tree.root_start): r for r in self._open.values()}
-        rows = [_row(tree, waits.get(tree.root)) for tree in watch.trees]
+        rows = [row_of(tree, waits.get(tree.root)) for tree in watch.trees]
         return sort_rows(rows, SORTS[self._sort])
 
     def _draw(self, screen: "curses.window", rows: list[Row], now: int) -> None:
@@ -124,20 +122,3 @@ class _Top:
             with contextlib.suppress(curses.error):  # wide characters did not all fit
                 screen.addnstr(y, 0, line, width - 1, look)
         screen.refresh()
-
-
-def _row(tree: Tree, receipt: Receipt | None) -> Row:
-    hertz = os.sysconf("SC_CLK_TCK")
-    try:
-        command = " ".join(proc.arguments(_PROC, tree.root.pid))
-    except OSError:
-        command = ""
-    return Row(
-        agent=tree.agent.name if tree.agent else tree.label or "-",
-        pid=tree.root.pid,
-        started=tree.root.start * NS // hertz,
-        processes=len(tree.members),
-        command=command,
-        waiting_since=None if receipt is None else receipt.evidence.blocked_since,
-        receipt=receipt,
-    )

@@ -56,6 +56,8 @@ _WRITES: Final = ("write", "writev", "sendto", "sendmsg")
 _READS: Final = ("read", "readv", "recvfrom", "recvmsg")
 _READ: Final = 0  # number of read(2) on x86-64
 _CHUNK: Final = 1 << 18  # bytes asked for in one read of a walk; the kernel gives 32 KiB at most
+_PROG_INFO: Final = 200  # bytes of struct bpf_prog_info, up to and with run_time_ns
+_RUN_TIME: Final = 192  # offset of run_time_ns
 _STACKS: Final = (4096, 8192, 16384, 32768, 65536)  # THREAD_SIZE: 16 KiB, 32 with KASAN
 _PADDINGS: Final = (0, 8, 16, 24)  # above the saved registers: 16 with CONFIG_X86_FRED
 _REGISTERS: Final = 168  # sizeof(struct pt_regs)
@@ -198,6 +200,14 @@ class Kernel:
         ]
         events, marks, calls = (int.from_bytes(count, "little") for count in counts)
         return events, marks, calls
+
+    def run_seconds(self) -> float:
+        """CPU time of the programs so far, where the host counts it (kernel.bpf_stats_enabled)."""
+        spent = 0
+        for program in self._programs.values():
+            (ns,) = struct.unpack_from("=Q", syscall.describe(program, _PROG_INFO), _RUN_TIME)
+            spent += ns
+        return spent / 1e9
 
     def close(self) -> None:
         """Detach and let go of everything."""

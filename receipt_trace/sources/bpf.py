@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from receipt_trace.constants import NS, PATIENCE_NS, TICK_MS
+from receipt_trace.health import SourceHealth
 from receipt_trace.kernel.loader import Kernel
 from receipt_trace.kernel.records import (
     MEMBERS_GO_ON,
@@ -96,6 +97,13 @@ class Bpf(Sampler):
         if watched is None or watched.asks_helper or tree.ended or self._ends:
             return True
         return tree.root.pid in self._moved or tree.members.keys() != watched.views.keys()
+
+    def health(self) -> SourceHealth:
+        """What the kernel had to drop, and how long our programs ran there."""
+        lost = sum(self.kernel.losses())
+        return SourceHealth(
+            self.name, self.attach, lost=lost, run_seconds=self.kernel.run_seconds()
+        )
 
     def close(self) -> None:
         """Detach everything."""

@@ -60,7 +60,9 @@ def choose(
             raise UnobservableError(
                 f"BPF cannot be used: {error}\ntry: --source procfs, or: receipt-trace doctor"
             ) from None
-        return _procfs(root, f"BPF cannot be used: {error}")
+        choice = _procfs(root, f"BPF cannot be used: {error}")
+        choice.source.fallback = str(error)
+        return choice
 
 
 def _bpf(attach: str, capture: str, root: Path) -> Choice:

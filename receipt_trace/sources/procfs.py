@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from receipt_trace.health import SourceHealth
 from receipt_trace.observation import (
     Activity,
     Call,
@@ -71,6 +72,10 @@ class Procfs(Sampler):
         except (OSError, ValueError):
             return {}
         return {fd: self._peers.resolve(pid, d) for fd, d in found.items()}
+
+    def health(self) -> SourceHealth:
+        """Nothing is lost here and nothing runs in the kernel: files are read."""
+        return SourceHealth(self.name, fallback=self.fallback)
 
     def seen(self, tree: Tree, waiter: Waiter) -> Seen:
         """The modes of what a waiter reads, and what its tree wrote into a regular file."""

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 from receipt_trace.constants import SAMPLE_PERIOD_NS, TICK_MS
 from receipt_trace.descriptors import Findings, find_waiters
+from receipt_trace.health import SourceHealth
 from receipt_trace.observation import (
     Activity,
     Call,
@@ -98,9 +99,14 @@ class Sampler(ABC):
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.fallback: str | None = None  # why a better source is not used
         self._trees: dict[ProcessId, Watched] = {}
 
     # -- what a source says --------------------------------------------------------------
+
+    @abstractmethod
+    def health(self) -> SourceHealth:
+        """How the source is. May be asked from another thread."""
 
     @abstractmethod
     def _open(self, pid: int) -> View:

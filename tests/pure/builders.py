@@ -1,7 +1,7 @@
 """Small makers of the values that tests are about. Every one has sensible defaults."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from receipt_trace.observation import (
@@ -20,6 +20,9 @@ from receipt_trace.observation import (
     Waiter,
     WaiterKey,
 )
+from receipt_trace.receipt import Clerk, Host, ResolutionPart
+from receipt_trace.rule import Confirmed
+from receipt_trace.trees import Agent, Tree
 
 NS = 1_000_000_000
 PERIOD = NS // 10
@@ -175,6 +178,36 @@ def context(output=b"", **more):
         "wall": 1_700_000_000 * NS,
     }
     return Context(**values | more)
+
+
+# -- receipts --------------------------------------------------------------------------------
+
+
+def receipt(pid=10, output=b"Go on? ", comm="asks", agent=None, argv=None, label=None, **more):
+    """A receipt of a wait; ``more`` is of its context."""
+    tree = Tree(ProcessId(10, START), label=label, agent=agent and Agent(agent, 5))
+    if argv is not None:
+        more |= {"program": Program(comm, f"/usr/bin/{comm}", argv, "/home/user")}
+    return Clerk(Host("host", "boot"), "procfs").wait(
+        tree, Confirmed(2 * NS, waiter(pid, comm=comm), NS, 0), context(output, **more)
+    )
+
+
+def many(count):
+    """So many receipts, each of another program; quickly made."""
+    one = receipt()
+    return [replace(one, id=f"{n:012x}-0", wait=f"{n:012x}-0",
+                    program=replace(one.program, pid=n)) for n in range(count)]  # fmt: skip
+
+
+def resolved(wait, how="answered", waited_s=2.5, status=None):
+    """The record that ends it."""
+    return replace(
+        wait,
+        id=wait.id[:-1] + "0",
+        event="resolved",
+        resolution=ResolutionPart(how, waited_s, status),
+    )
 
 
 # -- a /proc of our own ------------------------------------------------------------------------

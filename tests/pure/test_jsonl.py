@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import threading
 
 import pytest
@@ -48,6 +49,89 @@ def test_a_new_file_is_for_its_owner_only(tmp_path):
     """Prompts can hold what others should not read."""
     open_receipts(str(tmp_path / "receipts")).close()
     assert (tmp_path / "receipts").stat().st_mode & 0o077 == 0
+
+
+def test_it_is_opened_again_where_it_was_moved_away(tmp_path):
+    """As logrotate does; what comes until then goes to the old one."""
+    path, moved = tmp_path / "receipts", tmp_path / "receipts.1"
+    exporter = open_receipts(str(path))
+    exporter.export(receipt(1))
+    path.rename(moved)
+    exporter.export(receipt(2))
+    exporter.reopen()
+    exporter.export(receipt(3))
+    exporter.close()
+    assert moved.read_text() == receipt(1).to_json() + "\n" + receipt(2).to_json() + "\n"
+    assert path.read_text() == receipt(3).to_json() + "\n"
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_where_it_cannot_be_opened_again_the_old_one_is_kept(tmp_path):
+    """Somebody put a folder there."""
+    path, moved = tmp_path / "receipts", tmp_path / "receipts.1"
+    exporter = open_receipts(str(path))
+    path.rename(moved)
+    path.mkdir()
+    with pytest.raises(IsADirectoryError):
+        exporter.reopen()
+    exporter.export(receipt(1))
+    exporter.close()
+    assert moved.read_text() == receipt(1).to_json() + "\n"
+
+
+def test_a_line_that_was_torn_by_a_crash_is_ended_first(tmp_path):
+    """So that it costs no other receipt."""
+    path = tmp_path / "receipts"
+    path.write_text('{"torn')
+    exporter = open_receipts(str(path))
+    exporter.export(receipt(1))
+    exporter.export(receipt(2))
+    exporter.close()
+    assert path.read_text().splitlines() == ['{"torn', receipt(1).to_json(), receipt(2).to_json()]
+
+
+def test_of_a_line_that_did_not_fit_nothing_stays(tmp_path):
+    """A limit on the size of files stands for the full disk: the kernel takes only a part."""
+    path = tmp_path / "receipts"
+    exporter = open_receipts(str(path))
+    exporter.export(receipt(1))
+    whole = path.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 100, hard))
+    try:
+        for _ in range(3):
+            with pytest.raises(OSError, match="File too large"):
+                exporter.export(receipt(2))
+            assert path.read_bytes() == whole
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    exporter.export(receipt(2))
+    exporter.close()
+    assert path.read_bytes() == whole + receipt(2).to_json().encode() + b"\n"
+
+
+def test_a_part_that_cannot_be_taken_back_is_ended_as_a_line(tmp_path, monkeypatch):
+    """The file may only be appended to."""
+    path = tmp_path / "receipts"
+    exporter = open_receipts(str(path))
+    real = os.write
+
+    def short(fd, data):
+        real(fd, data[:10])
+        raise OSError(28, "No space left on device")
+
+    def refuse(fd, length):
+        raise PermissionError(1, "Operation not permitted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "ftruncate", refuse)
+        patch.setattr(os, "write", short)
+        with pytest.raises(OSError, match="No space"):
+            exporter.export(receipt(1))
+    exporter.export(receipt(1))
+    exporter.close()
+    first, second = path.read_bytes().splitlines()
+    assert (len(first), second) == (10, receipt(1).to_json().encode())
 
 
 def test_a_descriptor_of_the_caller_is_written_to_and_left_open():

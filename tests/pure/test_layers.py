@@ -111,11 +111,31 @@ def test_what_is_slow_to_load_is_loaded_where_it_is_needed():
 
 
 def test_the_exporters_know_only_the_receipt():
-    """And the errors a person can meet, and how to write all of something."""
+    """And plain values: errors, constants, the health of a watcher, rows of a table."""
     for path, source in sources(files("exporters")):
         ours = {m for m in imports(source) if m.startswith("receipt_trace.")}
         assert {".".join(m.split(".")[:2]) for m in ours} <= {
             "receipt_trace.receipt",
             "receipt_trace.errors",
             "receipt_trace.output",
+            "receipt_trace.constants",
+            "receipt_trace.health",
+            "receipt_trace.table",
+            "receipt_trace.__version__",
         }, path
+
+
+def test_nothing_that_is_read_can_reach_a_shell_or_an_interpreter():
+    """No module but the wiring, which runs what the caller gives, can start or evaluate anything."""
+    modules = {"subprocess", "pty", "pickle", "marshal", "shelve", "multiprocessing", "code"}
+    builtins = {"eval", "exec", "compile", "__import__"}
+    starts = ("os.system", "os.popen", "os.spawn", "os.posix_spawn", "os.exec", "os.fork")
+    everything = {**MODULES, **{f"exporters/{p}": s for p, s in sources(files("exporters"))}}
+    del everything["wiring.py"]
+    for path, source in everything.items():
+        assert not names(imports(source)) & modules, path
+        called = {
+            ast.unparse(n.func) for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Call)
+        }
+        assert not called & builtins, path
+        assert not [name for name in called if name.startswith(starts)], path

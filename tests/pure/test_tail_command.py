@@ -82,8 +82,20 @@ def test_nobody_is_there(tmp_path, capsys):
     assert "(Connection refused); start one" in capsys.readouterr().err
 
 
+def test_where_no_watcher_of_his_own_listens_a_user_follows_that_of_the_host(
+    watcher, monkeypatch, capsys
+):
+    """He sees his own processes there."""
+    monkeypatch.setattr("exporters.stream.os.geteuid", lambda: 1000)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/nonexistent")
+    monkeypatch.setattr("receipt_trace.commands.tail.HOST_PATH", watcher(LINES))
+    assert main(["tail"]) == 69
+    assert "asks[10] of codex asks for a line" in capsys.readouterr().out
+
+
 def test_a_user_without_a_place_has_to_name_it(monkeypatch, capsys):
-    """Where XDG_RUNTIME_DIR is not set."""
+    """Where XDG_RUNTIME_DIR is not set, and the host has no watcher either."""
+    monkeypatch.setattr("receipt_trace.commands.tail.HOST_PATH", "/nonexistent/stream.sock")
     monkeypatch.setattr("exporters.stream.os.geteuid", lambda: 1000)
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     assert main(["tail"]) == 64
