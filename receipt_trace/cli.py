@@ -91,6 +91,21 @@ Tell what this host allows, what is used instead where it does not, and how to g
 Exits with 69 when nothing could be observed at all.
 """
 
+_LITMUS = """\
+Measure how good detection is, on a catalogue of commands that ask for input and of
+controls that do not: each under a closed input, an open pipe and a silent terminal, through
+`receipt-trace run` and under `receipt-trace watch` below a stand-in agent. An oracle of
+its own says who really waits, and an answer proves it.
+"""
+_LITMUS_END = """\
+examples:
+  receipt-trace litmus list
+  receipt-trace litmus run --quick                  the representative subset
+  receipt-trace litmus run --install coreutils 'git/*'
+  receipt-trace litmus run --harness 'timeout 60 bash -c {} </dev/null'
+  receipt-trace litmus report litmus.jsonl --plot litmus.svg
+"""
+
 
 class _Parser(argparse.ArgumentParser):
     """argparse, with our exit code and a next step in every complaint."""
@@ -119,6 +134,7 @@ def build_parser(first: str = "") -> argparse.ArgumentParser:
         "tail": _add_tail,
         "replay": _add_replay,
         "doctor": _add_doctor,
+        "litmus": _add_litmus,
     }
     for add in [adders[first]] if first in adders else adders.values():
         add(commands)
@@ -268,6 +284,51 @@ def _add_doctor(commands: "argparse._SubParsersAction[_Parser]") -> None:
     parser.add_argument("--json", action="store_true", help="the same as one JSON object")
 
 
+def _add_litmus(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    parser = _command(commands, "litmus", "how good detection is, measured", _LITMUS, _LITMUS_END)
+    actions = parser.add_subparsers(
+        dest="action", metavar="ACTION", required=True, parser_class=_Parser
+    )
+    listing = actions.add_parser("list", help="the cases", allow_abbrev=False)
+    running = actions.add_parser("run", help="run cases, write results", allow_abbrev=False)
+    for action in (listing, running):
+        action.add_argument(
+            "pattern", nargs="*", metavar="CASE",
+            help="FAMILY or FAMILY/NAME, with * and ? (default: all)",
+        )  # fmt: skip
+        action.add_argument("--quick", action="store_true", help="only the representative subset")
+    listing.add_argument("--json", action="store_true", help="one JSON object for each case")
+    running.add_argument(
+        "--through", nargs="+", choices=("run", "watch"), default=["run", "watch"],
+        help="through `receipt-trace run`, and under `watch` below a stand-in agent (default: both)",
+    )  # fmt: skip
+    running.add_argument(
+        "--wiring", nargs="+", choices=("tty", "pipe", "null"), default=["tty", "pipe", "null"],
+        help="only these (default: all that apply)",
+    )  # fmt: skip
+    running.add_argument(
+        "--harness", metavar="'CMD {}'",
+        help="run the commands through this command line instead; {} becomes the command",
+    )  # fmt: skip
+    running.add_argument(
+        "--install", action="store_true",
+        help="install what is missing: apt-get (root), and pip and npm into a cache of their own",
+    )  # fmt: skip
+    running.add_argument(
+        "--parallel", type=_count, default=8, metavar="N",
+        help="so many at once (default: 8; fewer give truer latencies)",
+    )  # fmt: skip
+    running.add_argument(
+        "--out", default="litmus.jsonl", metavar="FILE",
+        help="write the results there (default: litmus.jsonl)",
+    )  # fmt: skip
+    _add_source(running)
+    reporting = actions.add_parser("report", help="tables from results", allow_abbrev=False)
+    reporting.add_argument("file", nargs="+", metavar="FILE", help="what `litmus run` wrote")
+    reporting.add_argument("--json", action="store_true", help="figures as JSON, not Markdown")
+    reporting.add_argument("--plot", metavar="FILE", help="also draw them: .svg or .png")
+
+
 def _add_source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--source",
@@ -286,6 +347,12 @@ def _seconds(text: str) -> float:
     if not 0 < value < 1e9:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
     return value
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or not 0 < int(text) <= 256:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 256")
+    return int(text)
 
 
 def _pid(text: str) -> int:
