@@ -344,7 +344,12 @@ class Run:
                 )
             self._root = source.root
             start = proc.stat(self._root, self.pid).start
-            self._tree = Tree(ProcessId(self.pid, start), parent=os.getpid(), label=self._label)
+            self._tree = Tree(
+                ProcessId(self.pid, start),
+                parent=os.getpid(),
+                label=self._label,
+                inputs=frozenset((self._child.key,) if self._child.input is not None else ()),
+            )
             self._tracer = Tracer(
                 source, this_host(), self._receipts.append, self._context, time.time_ns
             )

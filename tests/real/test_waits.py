@@ -203,6 +203,9 @@ CASES: Final = (
            "    print('async? ', end='', flush=True)\n"
            "    await asked.wait()\n"
            "asyncio.run(main())\n"),
+    python("standard input moved elsewhere at once", "moved?",
+           "import os\nos.dup2(0, 19); os.dup2(os.open('/dev/null', 0), 0)\n"
+           "print('moved? ', end='', flush=True)\nos.read(19, 9)\n"),
     python("readv", "vector?",
            "import os\nprint('vector? ', end='', flush=True)\nos.readv(0, [bytearray(9)])\n"),
     # a child of a shell that is fed over a pipe would eat the next command
