@@ -325,7 +325,12 @@ def _add_litmus(commands: "argparse._SubParsersAction[_Parser]") -> None:
     _add_source(running)
     reporting = actions.add_parser("report", help="tables from results", allow_abbrev=False)
     reporting.add_argument("file", nargs="+", metavar="FILE", help="what `litmus run` wrote")
+    reporting.add_argument(
+        "--timing", action="append", default=[], metavar="FILE",
+        help="take latencies from these results, of a run with fewer at once",
+    )  # fmt: skip
     reporting.add_argument("--json", action="store_true", help="figures as JSON, not Markdown")
+    reporting.add_argument("--out", metavar="FILE", help="write there (default: stdout)")
     reporting.add_argument("--plot", metavar="FILE", help="also draw them: .svg or .png")
 
 

@@ -2,10 +2,12 @@
 
 import argparse
 import json
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, TextIO
 
 from receipt_trace.errors import UsageError
@@ -75,7 +77,7 @@ def _one_line(text: str) -> str:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from receipt_trace.litmus import oracle  # noqa: PLC0415
+    from receipt_trace.litmus import harness, oracle  # noqa: PLC0415
     from receipt_trace.litmus.runner import Plan, Runner, write_record  # noqa: PLC0415
     from receipt_trace.litmus.trial import Record  # noqa: PLC0415
 
@@ -107,7 +109,12 @@ def _run(options: argparse.Namespace) -> int:
             progress.step(record)
 
         Runner(suite, plan).run(take, progress.say)
-    _summary(judged(_records([options.out]), suite.cases), progress.say)
+    records = _records([options.out])
+    if options.harness:
+        for line in harness.describe(records):
+            print(line)
+        return 0
+    _summary(judged(records, suite.cases), progress.say)
     progress.say(f"written: {options.out}; next: receipt-trace litmus report {options.out}")
     return 0
 
@@ -180,4 +187,24 @@ class _Progress:
 
 
 def _report(options: argparse.Namespace) -> int:
-    raise UsageError(f"nothing can be reported yet of {options.file}")
+    from receipt_trace.litmus import report  # noqa: PLC0415
+    from receipt_trace.litmus.figures import figures, latencies  # noqa: PLC0415
+
+    cases = catalogue.load().cases
+    results = judged(_records(options.file), cases)
+    if not results:
+        raise UsageError("nothing in these results is of a case of the catalogue")
+    timing = judged(_records(options.timing), cases)
+    found = figures(results, timing)
+    if options.plot is not None:
+        report.plot(found, latencies(timing or results), options.plot)
+    picture = "" if options.plot is None else os.path.basename(options.plot)
+    text = json.dumps(found, indent=1) + "\n" if options.json else report.markdown(found, picture)
+    if options.out is None:
+        sys.stdout.write(text)
+        return 0
+    try:
+        Path(options.out).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{options.out} cannot be written: {error.strerror}") from None
+    return 0

@@ -159,9 +159,10 @@ class Catalogue:
         """All cases, family by family."""
         return tuple(case for family in self.families for case in family.cases)
 
-    def family(self, case: Case) -> Family:
-        """The family of a case."""
-        return next(family for family in self.families if family.name == case.family)
+    def family(self, name: str) -> Family:
+        """A family by its name; one without a kit where there is none."""
+        empty = Family(name, "", ())
+        return next((family for family in self.families if family.name == name), empty)
 
     def select(self, patterns: Iterable[str] = (), *, quick: bool = False) -> tuple[Case, ...]:
         """The cases that any pattern fits (``FAMILY``, ``FAMILY/NAME``, with * and ?); all without one.
@@ -235,8 +236,8 @@ def _parse_case(
     out_of_place = _CONTROL_ONLY if asks else _ASKING_ONLY
     for key in out_of_place:
         if key in table:
-            other = "does not ask (asks = false)" if asks else "asks"
-            raise UsageError(f"{where}: {key} is for a case that {other}; leave it out")
+            other = "a control (asks = false)" if asks else "a case that asks"
+            raise UsageError(f"{where}: {key} is only for {other}; leave it out")
     values = dict(table)
     for key in ("packages", "services", "wirings"):
         if key in values:

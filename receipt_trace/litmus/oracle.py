@@ -6,7 +6,6 @@ that a wait is real is proved afterwards, by an answer on which the program goes
 (:mod:`receipt_trace.litmus.trial`). proc(5), ``fs/proc/base.c``, ``fs/eventpoll.c``.
 """
 
-import contextlib
 import os
 import platform
 import re
@@ -83,23 +82,21 @@ def below(pid: int) -> list[int]:
     return found
 
 
-def first(wrapper: int, directory: str) -> Wiring | None:
-    """The wiring of the command below a wrapper: of the first process in its directory that has
-    become a program of its own (one that was only forked yet has the words of its parent).
+def first(wrapper: int) -> Wiring | None:
+    """The wiring of the command below a wrapper: of the first process that has become a program
+    of its own (one that was only forked yet has the words of its parent).
     """
-    words = {pid: _read(f"/proc/{pid}/cmdline") for pid in (wrapper, *below(wrapper))}
-    for pid, text in words.items():
-        if pid == wrapper or not text or text == words[wrapper]:
-            continue
-        with contextlib.suppress(OSError):
-            if os.readlink(f"/proc/{pid}/cwd") == directory:
-                return wiring(pid)
+    before = _read(f"/proc/{wrapper}/cmdline")
+    for pid in below(wrapper):
+        words = _read(f"/proc/{pid}/cmdline")
+        if words and words != before:
+            return wiring(pid)
     return None
 
 
 def wiring(pid: int) -> Wiring | None:
     """What a process has for standard input, and its controlling terminal; ``None``: it is gone."""
-    stat = _stat(pid)
+    stat = fields(pid)
     link = _link(pid, 0)
     return None if not stat or link is None else Wiring(link, _terminal(int(stat[4])))
 
@@ -110,14 +107,24 @@ def look(wrapper: int, given: Wiring) -> Look:
     readers: list[Reader] = []
     ticks = 0
     for pid in pids:
-        stat = _stat(pid)
-        if not stat:
-            continue
-        ticks += int(stat[11]) + int(stat[12])
-        own = _terminal(int(stat[4]))
-        for task in _list(f"/proc/{pid}/task"):
-            readers += _blocked(pid, int(task), own, given)
+        stat = fields(pid)
+        if stat:
+            ticks += int(stat[11]) + int(stat[12])
+            readers += blocked(pid, given)
     return Look(tuple(readers), tuple(pids), ticks)
+
+
+def blocked(pid: int, given: Wiring) -> Iterator[Reader]:
+    """The threads of a process that are blocked on the input or on a terminal."""
+    stat = fields(pid)
+    own = _terminal(int(stat[4])) if stat else ""
+    for task in _list(f"/proc/{pid}/task"):
+        yield from _blocked(pid, int(task), own, given)
+
+
+def fields(pid: int) -> list[str]:
+    """Fields of /proc/PID/stat from the state on; empty: it is gone."""
+    return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
 
 
 def switches(reader: Reader) -> int | None:
@@ -157,7 +164,7 @@ def _blocked(pid: int, tid: int, own: str, given: Wiring) -> Iterator[Reader]:
             continue
         stat = _read(f"/proc/{pid}/task/{tid}/stat")
         yield Reader(
-            pid, tid, _read(f"/proc/{pid}/task/{tid}/comm").rstrip("\n"),
+            pid, tid, _read(f"/proc/{pid}/comm").rstrip("\n"),
             stat.rpartition(")")[2].split()[0] if stat else "",
             name, _read(f"/proc/{pid}/task/{tid}/wchan"), fd, link, where,
         )  # fmt: skip
@@ -214,11 +221,6 @@ def _terminal(number: int) -> str:
     """The name of a terminal from its device number (Documentation/admin-guide/devices.txt)."""
     major, minor = os.major(number), os.minor(number)
     return f"/dev/pts/{(major - 136) * 256 + minor}" if 136 <= major <= 143 else ""
-
-
-def _stat(pid: int) -> list[str]:
-    """Fields of /proc/PID/stat from the state on."""
-    return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
 
 
 def _memory(pid: int, address: int, size: int) -> bytes:

@@ -19,6 +19,7 @@ from typing import Any, Final, Self
 from receipt_trace.errors import UnobservableError
 from receipt_trace.litmus import stage
 from receipt_trace.litmus.catalogue import WIRINGS, Case, Catalogue
+from receipt_trace.litmus.harness import PROBE, command_line
 from receipt_trace.litmus.services import Services
 from receipt_trace.litmus.stage import NotSetUpError, Stage
 from receipt_trace.litmus.trial import (
@@ -27,7 +28,6 @@ from receipt_trace.litmus.trial import (
     below_stand_in,
     read_receipts,
     through_run,
-    wrap,
 )
 
 THROUGH: Final = ("run", "watch")
@@ -49,10 +49,12 @@ class Plan:
 
     def trials(self) -> Iterator[tuple[Case, str, str]]:
         """(case, wiring, way): a waiting command also with its input closed, a control where it says."""
+        if self.harness:
+            for case in (PROBE, *self.cases):
+                if case.asks:
+                    yield case, "harness", "harness"
+            return
         for case in self.cases:
-            if self.harness:
-                yield case, "harness", "harness"
-                continue
             own = case.wirings if not case.asks else (*case.wirings, "null")
             for through in self.through:
                 for wiring in WIRINGS:
@@ -111,13 +113,14 @@ class Runner:
         self, scene: Stage, watcher: "Watcher | None", case: Case, wiring: str, through: str
     ) -> Record:
         record = Record(case.id, case.asks, wiring, through, self._plan.source)
-        absent = [package for package in case.packages if package in self._ready[case.family]]
+        ready = self._ready.get(case.family, ())
+        absent = [package for package in case.packages if package in ready]
         if absent:
             record.state, record.reason = "absent", f"not installed: {' '.join(absent)}"
             return record
         with self._locks.setdefault(case.lock, threading.Lock()) if case.lock else _NO_LOCK:
             try:
-                place = scene.place(case, self._catalogue.family(case))
+                place = scene.place(case, self._catalogue.family(case.family))
             except NotSetUpError as error:
                 record.state, record.reason = "failed", str(error)
                 return record
@@ -131,8 +134,8 @@ class Runner:
                 command = below_stand_in(case, wiring)
                 receipts = lambda: watcher.receipts(place.work)  # noqa: E731
             else:
-                command = wrap(self._plan.harness, case.command)
-            trial = Trial(case, place, record, command, receipts, settles=through != "harness")
+                command = command_line(self._plan.harness, case, place.work)
+            trial = Trial(case, place, record, command, receipts)
             trial.run()
             shutil.rmtree(place.work.parent, ignore_errors=True)
         return record

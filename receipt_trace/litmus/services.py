@@ -2,7 +2,7 @@
 
 | service | what it does | variables |
 | --- | --- | --- |
-| ``http`` | ``/slow``: a byte each half second; ``/auth``: asks for a password; else a short page | ``HTTP_PORT`` |
+| ``http`` | ``/slow``: a byte each half second; ``/auth``: wants a password, and refuses it; else a short page | ``HTTP_PORT`` |
 | ``silent`` | takes connections and says nothing, on TCP and on a unix socket | ``SILENT_PORT``, ``SILENT_SOCKET`` |
 | ``talk`` | greets with ``login: `` and echoes | ``TALK_PORT`` |
 | ``ftp`` | greets as an FTP server that wants a name and a password | ``FTP_PORT`` |
@@ -82,10 +82,10 @@ class _Pages(http.server.BaseHTTPRequestHandler):
                     self.wfile.write(b"x")
                     self.wfile.flush()
                     time.sleep(0.5)
-        if "/auth" in self.path and "Authorization" not in self.headers:
+        if "/auth" in self.path:
             self._say(401, b"", {"WWW-Authenticate": 'Basic realm="litmus"'})
         else:
-            self._say(403 if "/auth" in self.path else 200, b"fine\n", {})
+            self._say(200, b"fine\n", {})
 
     do_POST = do_PUT = do_PROPFIND = do_OPTIONS = do_GET  # noqa: N815  (names of http.server)
 

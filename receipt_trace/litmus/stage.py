@@ -174,7 +174,8 @@ def _path(family: str) -> list[str]:
 
 def missing(packages: Iterable[str], family: str) -> tuple[str, ...]:
     """Those of the packages that are not there."""
-    return tuple(package for package in packages if not _is_there(package, family))
+    debian = _installed()
+    return tuple(p for p in packages if not _is_there(p, family, debian))
 
 
 def install(packages: Iterable[str], family: str) -> str:
@@ -188,22 +189,28 @@ def install(packages: Iterable[str], family: str) -> str:
         if manager == "apt" and os.geteuid():
             troubles.append("only root can install Debian packages")
             continue
-        for command in _commands(manager, names, family):
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
-                timeout=_INSTALL_S,
-                check=False,
-            )
-            if done.returncode:
-                troubles.append(
-                    f"{' '.join(command)}: {done.stdout.decode(errors='replace')[-300:]}"
-                )
-                break
-    return "; ".join(troubles)
+        trouble = _install(manager, names, family)
+        if trouble and len(names) > 1:  # one that is not to be had must not keep the others away
+            trouble = "; ".join(filter(None, (_install(manager, [n], family) for n in names)))
+        troubles.append(trouble)
+    return "; ".join(filter(None, troubles))
+
+
+def _install(manager: str, names: list[str], family: str) -> str:
+    for command in _commands(manager, names, family):
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+            timeout=_INSTALL_S,
+            check=False,
+        )
+        if done.returncode:
+            said = done.stdout.decode(errors="replace").strip().splitlines()[-2:]
+            return f"{' '.join(command)}: {' '.join(said)}"
+    return ""
 
 
 def _commands(manager: str, names: list[str], family: str) -> Iterable[list[str]]:
@@ -220,7 +227,7 @@ def _commands(manager: str, names: list[str], family: str) -> Iterable[list[str]
             return [["npm", "install", "--no-audit", "--no-fund", f"--prefix={folder}", *names]]
 
 
-def _is_there(package: str, family: str) -> bool:
+def _is_there(package: str, family: str, debian: set[str]) -> bool:
     manager, _, name = package.rpartition(":")
     match manager:
         case "pip":
@@ -234,7 +241,7 @@ def _is_there(package: str, family: str) -> bool:
             plain = name if name.rfind("@") <= 0 else name[: name.rfind("@")]
             return (_node(family) / "node_modules" / plain).exists()
         case _:
-            return name in _installed()
+            return name in debian or shutil.which(name) is not None
 
 
 def _installed() -> set[str]:

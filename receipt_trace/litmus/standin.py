@@ -37,6 +37,8 @@ def main() -> int:
                 data = b""
             if not data:
                 watched.discard(fd)
+                if fd == 0:
+                    child.close_input()
             elif fd:
                 os.write(1, data)
             elif child.input is not None:

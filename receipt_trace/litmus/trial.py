@@ -9,7 +9,6 @@ import json
 import os
 import re
 import select
-import shlex
 import signal
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from receipt_trace.litmus.stage import Place
 LOOK_S: Final = 0.05
 """Time between two looks of the oracle; the error of a latency is below it."""
 
-GIVE_UP_S: Final = 5.0
+GIVE_UP_S: Final = 7.0
 """A wait that the oracle sees for so long without a receipt is a missed one."""
 
 AFTER_S: Final = 1.3
@@ -41,7 +40,10 @@ CONTROL_S: Final = 5.0
 CLOSED_S: Final = 12.0
 """How long a command with a closed input may take, after which it is said to hang."""
 
+_EOF: Final = "\x04"
 _LAPSE_S: Final = 0.25
+_BURST_S: Final = 0.02
+_LINES: Final = 400
 _KEPT: Final = 1 << 18
 _ESCAPES: Final = re.compile(
     rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()*+][0-9A-Za-z]|\x1b[ -~]|[\x00-\x08\x0b-\x1f\x7f]"
@@ -65,9 +67,11 @@ class Record:
     source: str
     state: str = "ran"  # or: absent (packages are missing), failed (set-up), with the reason
     reason: str = ""
-    output: list[tuple[float, int]] = field(default_factory=list)  # time, bytes so far
+    begun: float | None = None  # the command itself was there
+    lines: list[tuple[float, str, str]] = field(default_factory=list)
+    """Time of each chunk of output, the last line with text, and the unfinished one."""
     tail: str = ""
-    last_line: list[tuple[float, str]] = field(default_factory=list)
+    answered: float | None = None
     ended: float | None = None
     status: int | None = None
     lasted: float = 0.0
@@ -83,7 +87,8 @@ class Record:
     receipts: list[dict[str, Any]] = field(default_factory=list)
     latency: float | None = None
     resolved: str = ""
-    complaint: str = ""
+    probe: str = ""  # what a harness gives
+    eof: int = 0  # receipts that say: read end-of-file and went on
 
 
 class Trial:
@@ -96,11 +101,9 @@ class Trial:
         record: Record,
         command: Sequence[str],
         receipts: Callable[[], list[dict[str, Any]]],
-        *,
-        settles: bool = True,
     ) -> None:
         self._case, self._place, self._record = case, place, record
-        self._receipts, self._settles = receipts, settles
+        self._receipts = receipts
         self._start = time.monotonic()
         self._process = subprocess.Popen(
             [*place.prefix, *command],
@@ -119,7 +122,6 @@ class Trial:
         self._look = oracle.Look()
         self._absent: dict[tuple[int, int], float] = {}  # last long absence of each thread
         self._seen: dict[tuple[int, int], float] = {}
-        self._begun: float | None = None
         self._looked = 0.0
         self._captured = False
         self._waits = False
@@ -130,10 +132,10 @@ class Trial:
     def run(self) -> None:
         """Observe it to its end, fill the record, and end what is left."""
         try:
-            if self._case.asks and self._record.wiring != "null":
+            if self._case.asks and self._record.wiring not in ("null", "harness"):
                 self._run_question()
             elif self._case.asks:
-                self._until(self._is_settled, CLOSED_S + self._case.patience)
+                self._until(self._is_settled, max(CLOSED_S, self._case.patience / 2))
             else:
                 self._run_control()
             self._conclude()
@@ -147,8 +149,11 @@ class Trial:
             return
         before = [(r, oracle.switches(r)) for r in self._look.readers]
         total = self._total
+        self._record.answered = round(self._now(), 3)
         self._write(self._case.answer)
-        echoed = len(self._case.answer) + 2 * self._case.answer.count("\n") + 8
+        echoed = 0  # of a terminal that shows what is typed, that is no answer of the program
+        if self._record.kind in ("line", "key", "screen"):
+            echoed = len(self._case.answer) + 2 * self._case.answer.count("\n") + 8
 
         def reacted() -> bool:
             self._record.woke = any(oracle.switches(r) != count for r, count in before)
@@ -163,7 +168,7 @@ class Trial:
     def _run_control(self) -> None:
         if self._case.feed:
             self._write(self._case.feed)
-        self._until(lambda: self._begun is not None, 10.0)
+        self._until(lambda: self._record.begun is not None, 10.0)
         self._until(lambda: False, CONTROL_S)
 
     def _is_settled(self) -> bool:
@@ -173,7 +178,7 @@ class Trial:
         if waits:
             came: float = waits[0]["monotonic_ns"] / 1e9 - self._start
             return now - came > AFTER_S
-        return self._settles and self._since is not None and now - self._since > GIVE_UP_S
+        return self._since is not None and now - self._since > GIVE_UP_S
 
     # -- one step --------------------------------------------------------------------------
 
@@ -213,23 +218,23 @@ class Trial:
         self._output = (self._output + data)[-_KEPT:]
         self._total += len(data)
         now = round(self._now(), 3)
-        line = visible(self._output[-2000:]).rpartition("\n")[2]
-        timeline, lines = self._record.output, self._record.last_line
-        if timeline and now - timeline[-1][0] < 0.02:  # one burst
-            timeline[-1], lines[-1] = (now, self._total), (now, line[-300:])
-        else:
-            timeline.append((now, self._total))
-            lines.append((now, line[-300:]))
-        del lines[:-400]
+        text = visible(self._output[-4000:])
+        unfinished = text.rpartition("\n")[2]
+        last = text.rstrip().rpartition("\n")[2]
+        lines = self._record.lines
+        if lines and now - lines[-1][0] < _BURST_S:
+            lines.pop()
+        lines.append((now, last[-200:], unfinished[-200:]))
+        del lines[:-_LINES]
 
     def _look_again(self) -> None:
         record = self._record
         if self._given is None:
-            self._given = oracle.first(self._process.pid, str(self._place.work))
+            self._given = oracle.first(self._process.pid)
             if self._given is None:
                 self._next_look = self._now() + LOOK_S / 2
                 return
-            self._begun = self._now()
+            record.begun = round(self._now(), 3)
             record.stdin, record.terminal = self._given.stdin, self._given.terminal
         look = oracle.look(self._process.pid, self._given)
         now = self._now()
@@ -248,15 +253,20 @@ class Trial:
         if not self._seen:
             self._since = None
         else:
-            last = record.output[-1][0] if record.output else 0.0
+            last = record.lines[-1][0] if record.lines else 0.0
             self._since = max(last, min(self._absent[key] for key in self._seen))
         self._looked, self._next_look = now, now + LOOK_S
 
     def _write(self, text: str) -> None:
-        assert self._process.stdin is not None
+        """Type a text. An end-of-file at its end (^D) is the end of the input where that is a pipe."""
+        stream = self._process.stdin
+        assert stream is not None
+        ends = text.endswith(_EOF) and self._record.wiring == "pipe"
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(text.encode())
-            self._process.stdin.flush()
+            stream.write(text.removesuffix(_EOF).encode() if ends else text.encode())
+            stream.flush()
+            if ends:
+                stream.close()
 
     def _is_done(self) -> bool:
         return bool(self._case.after) and self._place.shell(self._case.after, 20)[0] == 0
@@ -275,7 +285,7 @@ class Trial:
             if receipt["event"] != "wait" or begun is None:
                 continue
             at = receipt["monotonic_ns"] / 1e9 - self._start
-            printed = max((t for t, _ in record.output if t <= at), default=0.0)
+            printed = max((line[0] for line in record.lines if line[0] <= at), default=0.0)
             record.latency = round(at - max(begun, printed), 3)
             return
 
@@ -288,17 +298,21 @@ class Trial:
         record.lasted = round(self._now(), 3)
         if self._case.after and self._case.asks:
             record.done = self._is_done()
+        with contextlib.suppress(OSError):
+            record.probe = (self._place.work / "probe").read_text(errors="replace")
         receipts = self._receipts()
         record.receipts = [_brief(r) for r in receipts if r["event"] == "wait"]
         for receipt in record.receipts:
             receipt["at"] = round(receipt.pop("monotonic_ns") / 1e9 - self._start, 3)
+        record.eof = sum(r["event"] == "eof" for r in receipts)
         record.resolved = ", ".join(
             r["resolution"]["how"] for r in receipts if r["event"] == "resolved"
         )
 
     def _kind(self) -> str:
         """The kind of input by the terminal of the innermost reader, if it has one."""
-        for reader in sorted(self._look.readers, key=lambda r: r.where != "inner"):
+        readers = self._look.readers[::-1]  # the innermost last, so first now
+        for reader in sorted(readers, key=lambda r: r.where != "inner"):
             if reader.where == "wrong end":
                 return "dead"
             path = reader.link if reader.link != "/dev/tty" else self._record.terminal
@@ -373,11 +387,6 @@ def read_receipts(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith(b"\n")]
 
 
-def wrap(harness: str, command: str) -> list[str]:
-    """A harness's own command line around a command: ``{}`` becomes the command as one word."""
-    return ["bash", "-c", harness.replace("{}", shlex.quote(command))]
-
-
 def through_run(case: Case, wiring: str, receipts: Path, source: str) -> list[str]:
     """The command line that runs a case through ``receipt-trace run``."""
     return [
@@ -392,10 +401,10 @@ def below_stand_in(case: Case, wiring: str) -> list[str]:
 
 
 def _started(pid: int) -> str:
-    stat = oracle._stat(pid)  # noqa: SLF001
+    stat = oracle.fields(pid)
     return stat[19] if stat else ""
 
 
 def _is_gone(pid: int) -> bool:
-    stat = oracle._stat(pid)  # noqa: SLF001
+    stat = oracle.fields(pid)
     return not stat or stat[0] in "ZX"
