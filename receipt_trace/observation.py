@@ -29,6 +29,7 @@ class FileKind(StrEnum):
     PTMX = "ptmx"  # the master side of a pseudo-terminal
     PIPE = "pipe"  # anonymous pipe or named fifo
     UNIX = "unix"  # a unix-domain socket
+    LISTENER = "listener"  # one that listens: ready only when somebody new comes
     EVENT = "event"  # eventfd, timerfd, signalfd: made ready by the tree's own doing
     EPOLL = "epoll"
     PIDFD = "pidfd"

@@ -90,8 +90,18 @@ def first(wrapper: int) -> Wiring | None:
     for pid in below(wrapper):
         words = _read(f"/proc/{pid}/cmdline")
         if words and words != before:
-            return wiring(pid)
+            return _given_by(wrapper, wiring(pid))
     return None
+
+
+def _given_by(wrapper: int, found: Wiring | None) -> Wiring | None:
+    """A shell may have put a pipe of its own in the place of its input already: then the wrapper,
+    which holds the other end of what it gave, does not have it.
+    """
+    if found is None or not found.stdin.startswith("pipe:"):
+        return found
+    held = {_link(wrapper, int(fd)) for fd in _list(f"/proc/{wrapper}/fd")}
+    return found if found.stdin in held else Wiring("", found.terminal)
 
 
 def wiring(pid: int) -> Wiring | None:

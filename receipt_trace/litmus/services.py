@@ -67,6 +67,9 @@ class _Tcp(socketserver.ThreadingTCPServer):
     block_on_close = False
     allow_reuse_address = True
 
+    def handle_error(self, _request: Any, _address: Any) -> None:
+        """A client that was ended is no news."""
+
 
 class _Pages(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -101,9 +104,7 @@ class _Pages(http.server.BaseHTTPRequestHandler):
 
 
 def _http(stack: contextlib.ExitStack, _folder: Path) -> Mapping[str, str]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Pages)
-    server.daemon_threads = True
-    server.block_on_close = False
+    server = _Tcp(("127.0.0.1", 0), _Pages)
     _serve(stack, server)
     return {"HTTP_PORT": str(server.server_address[1])}
 

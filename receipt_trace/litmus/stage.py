@@ -19,6 +19,7 @@ MARK: Final = "RECEIPT_TRACE_LITMUS"
 
 _SETUP_S: Final = 120
 _INSTALL_S: Final = 900
+_APT: Final = ("-o", "DPkg::Lock::Timeout=300")  # somebody else may be installing
 
 
 def cache() -> Path:
@@ -216,7 +217,7 @@ def _install(manager: str, names: list[str], family: str) -> str:
 def _commands(manager: str, names: list[str], family: str) -> Iterable[list[str]]:
     match manager:
         case "apt":
-            return [["apt-get", "install", "-y", "--no-install-recommends", *names]]
+            return [["apt-get", "install", "-y", "--no-install-recommends", *_APT, *names]]
         case "pip":
             venv = _python(family)
             made = [] if venv.exists() else [[_interpreter(), "-m", "venv", str(venv)]]

@@ -60,6 +60,11 @@ def unix(fd, inode, peer=None):
     )
 
 
+def listener(fd, inode=800):
+    """A unix socket that listens."""
+    return Descriptor(fd, FileKind.LISTENER, f"socket:[{inode}]", f"socket:[{inode}]")
+
+
 def tcp(fd, inode=900):
     """A network connection."""
     return Descriptor(fd, FileKind.OUTSIDE, f"socket:[{inode}]", f"socket:[{inode}]")

@@ -16,6 +16,7 @@ from builders import (
     eventfd,
     forest,
     inotify,
+    listener,
     pidfd,
     polls,
     process,
@@ -140,8 +141,9 @@ PROMPTING = {"ignored": JOBS | SIGTERM | SIGQUIT, "caught": SIGINT}
     [
         PROMPTING,
         {"ignored": JOBS | SIGQUIT, "caught": SIGINT | SIGTERM},
+        {"ignored": JOBS, "caught": SIGINT | SIGQUIT | SIGTERM},
     ],
-    ids=["that ignores SIGTERM", "that catches SIGTERM"],
+    ids=["that ignores SIGTERM", "that catches SIGTERM", "that catches SIGQUIT, too"],
 )
 def test_an_idle_shell_on_its_terminal_is_no_waiter(signals):
     """It has job control and keeps its line on SIGINT: it is between two commands."""
@@ -480,6 +482,58 @@ def test_a_background_relay_is_no_way_to_the_harness():
     script = process(10, polls(0, 3), on=1, foreground=False, held=[tty(0, 1), ptmx(3, 2)])
     asks = process(11, blocked_read(), ppid=10, on=2, held=[tty(0, 2)])
     assert find_waiters(forest(script, asks)).waiters == ()
+
+
+def multiplexer(inner, *, client=True, passes_terminal=False, **more):
+    """A terminal multiplexer: a client, and a server that listens and makes the inner terminal.
+
+    ``passes_terminal``: the client hands its terminal to the server (tmux), else it passes bytes.
+    """
+    own = [unix(5, 71, 70)] if client else []
+    own += [tty(6, 1)] if passes_terminal else []
+    server = process(11, polls(3, 4, *(d.fd for d in own)), ppid=10, comm="server",
+                     held=[listener(3), ptmx(4, 2), *own])  # fmt: skip
+    front = process(10, polls(3) if passes_terminal else polls(0, 3), comm="client", on=1,
+                    held=[tty(0, 1), unix(3, 70, 71)])  # fmt: skip
+    asks = process(12, inner, ppid=11, comm="rm", on=2, held=[tty(0, 2)], **more)
+    if not client:
+        front = process(10, PARKED, comm="sh", on=1, held=[tty(0, 1)])
+    return find_waiters(forest(front, server, asks))
+
+
+@pytest.mark.parametrize(
+    ("passes_terminal", "relays"), [(True, ("server",)), (False, ("client", "server"))]
+)
+def test_a_question_within_a_terminal_multiplexer_is_the_inner_readers(passes_terminal, relays):
+    """Although its server listens for others: it is the harness whose terminal it shows."""
+    found = multiplexer(blocked_read(), passes_terminal=passes_terminal).waiters
+    assert [(w.comm, w.relays, w.dead) for w in found] == [("rm", relays, False)]
+
+
+@pytest.mark.parametrize("passes_terminal", [True, False])
+def test_work_within_a_terminal_multiplexer_is_no_question(passes_terminal):
+    """Neither its client nor its server asks by itself."""
+    assert multiplexer(SLEEPS, passes_terminal=passes_terminal) == Findings()
+    idle = multiplexer(blocked_read(), passes_terminal=passes_terminal, **PROMPTING)
+    assert idle == Findings()
+
+
+def test_a_question_within_a_multiplexer_that_nobody_shows_is_not_dead():
+    """Somebody may still come to its server; whether is not known."""
+    assert multiplexer(blocked_read(), client=False) == Findings()
+
+
+def test_a_server_that_listens_beside_its_terminal_is_no_waiter():
+    """It serves, and its keys are an extra."""
+    assert waiters(process(10, polls(0, 3), on=1, held=[tty(), listener(3)])) == []
+
+
+def test_a_client_of_an_idle_server_of_its_own_is_a_waiter():
+    """The server in its tree does nothing unless somebody new comes."""
+    client = process(10, polls(0, 3), on=1, held=[tty(), unix(3, 70, 71)])
+    server = process(11, polls(3, 4), ppid=1, held=[listener(3), unix(4, 71, 70)])
+    (found,) = find_waiters(forest(client, server)).waiters
+    assert found.key.pid == 10
 
 
 # -- dead waits ----------------------------------------------------------------------------------
