@@ -381,21 +381,25 @@ def _dead(ends: _Ends, stuck: Iterable[_Wait]) -> list[Waiter]:
 
 
 def _terminal_grade(forest: Forest, console: Console, blind: Iterable[Process]) -> list[Waiter]:
-    """A set-uid program that may not be looked into: only the wrapper's own terminal speaks.
+    """A set-uid program that may not be looked into: only the wrapper's own input speaks.
 
-    It must be asleep in the foreground and still alone (a ``sudo`` that already runs
-    its command has a child), and either have switched the echo off in line mode, as
-    only a question for a secret does, or have left a line unfinished.
+    It must be asleep in the foreground of the terminal, or in the command's own group, and
+    still alone (a ``sudo`` that already runs its command has a child), and either have
+    switched the echo off in line mode, as only a question for a secret does, or have left a
+    line unfinished. The last says nothing of a command that a set-uid program runs: a download
+    below ``sudo`` looks just so.
     """
-    asking = (console.canonical and not console.echo) or console.unterminated
-    if not asking:
+    secret = console.canonical and not console.echo
+    if not secret and not console.unterminated:
         return []
+    blind = list(blind)
+    unseen = {process.id.pid for process in blind}
     parents = {p.ppid for p in forest.processes.values() if p.state not in _GONE}
     return [
         Waiter(
             key=WaiterKey(*process.id, process.id.pid, console.key),
             comm=process.comm,
-            wiring="tty",
+            wiring=console.wiring,
             fd=-1,
             target=console.target,
             syscall="unknown",
@@ -405,6 +409,7 @@ def _terminal_grade(forest: Forest, console: Console, blind: Iterable[Process]) 
         if process.state == "S"
         and process.group == console.foreground
         and process.id.pid not in parents
+        and (secret or process.ppid not in unseen)
     ]
 
 

@@ -117,9 +117,10 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Console:
-    """The terminal a wrapper itself holds: what is known of it without looking into anybody.
+    """The terminal or pipe a wrapper itself holds: what is known of it without looking into anybody.
 
-    ``unterminated``: the last line on it is not empty and not ended.
+    ``unterminated``: the last line of the output is not empty and not ended. A pipe has no modes;
+    its ``foreground`` is the command's own group.
     """
 
     key: str
@@ -128,6 +129,7 @@ class Console:
     echo: bool
     foreground: int
     unterminated: bool
+    wiring: str = "tty"
 
 
 @dataclass(frozen=True, slots=True)

@@ -397,12 +397,16 @@ class Run:
             return None
 
     def _console(self) -> "Console | None":
-        master = self._child.master
+        from receipt_trace.observation import Console  # noqa: PLC0415
+
+        master, said = self._child.master, self.output.unterminated
+        if master is None and self._forward.taken:  # an open pipe with nothing left in it
+            return Console(
+                self._child.key, self._child.target, True, True, self.pid, said, wiring="pipe"
+            )
         modes = terminal.modes(master) if master is not None else None
         if master is None or modes is None:
             return None
-        from receipt_trace.observation import Console  # noqa: PLC0415
-
         try:
             foreground = os.tcgetpgrp(master)
         except OSError:
@@ -413,7 +417,7 @@ class Run:
             modes.canonical,
             modes.echo,
             foreground,
-            self.output.unterminated,
+            said,
         )
 
     def _is_fed(self) -> bool:
@@ -428,7 +432,8 @@ class Run:
         context = read_context(self._root, tree, waiter, time.time_ns())
         on_terminal = self._child.master is not None
         console = self._console()
-        if console is not None and (waiter.key.input == self._child.key or waiter.fd < 0):
+        ours = waiter.key.input == self._child.key or waiter.fd < 0
+        if console is not None and console.wiring == "tty" and ours:
             context = replace(context, canonical=console.canonical, echo=console.echo)
         return replace(
             context,

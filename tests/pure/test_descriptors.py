@@ -1,5 +1,7 @@
 """Who waits for whom: pictures of trees in, waiters out."""
 
+from dataclasses import replace
+
 import pytest
 from builders import (
     PARKED,
@@ -646,6 +648,23 @@ def test_a_blind_program_that_runs_a_command_does_not_ask():
     """Sudo that has got its password has a child; a dead child is none."""
     assert blind(process(11, SLEEPS, ppid=10), **SECRET).waiters == ()
     assert len(blind(process(11, state="Z", ppid=10), **SECRET).waiters) == 1
+
+
+def test_a_command_that_a_set_uid_program_runs_is_not_judged_by_an_unfinished_line():
+    """A download below sudo looks just so; with the echo off, it is a question for a secret."""
+    below = process(11, UNSEEN, ppid=10, comm="curl", held=None, on=1, group=10)
+    assert blind(below, unterminated=True).waiters == ()
+    assert [w.comm for w in blind(below, **SECRET).waiters] == ["curl"]
+
+
+def test_a_pipe_of_our_own_speaks_too():
+    """Where nothing is left in it and a line was left unfinished; it has no echo to switch off."""
+    asks = process(10, UNSEEN, comm="sudo", held=None)
+    pipe = Console(STDIN, "pipe:[7]", True, True, 10, True, wiring="pipe")
+    (found,) = find_waiters(forest(asks, console=pipe)).waiters
+    assert (found.wiring, found.target, found.grade) == ("pipe", "pipe:[7]", "terminal")
+    quiet = replace(pipe, unterminated=False)
+    assert find_waiters(forest(asks, console=quiet)).waiters == ()
 
 
 def test_without_a_terminal_of_our_own_the_blind_stay_blind():
