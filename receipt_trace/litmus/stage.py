@@ -25,9 +25,9 @@ _APT: Final = ("-o", "DPkg::Lock::Timeout=300")  # somebody else may be installi
 def cache() -> Path:
     """Where what is installed for the cases is kept between runs."""
     if os.geteuid() == 0:
-        return Path("/var/cache/receipt-trace/litmus")
+        return Path("/var/cache/receipt-trace-litmus")
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(base, "receipt-trace/litmus")
+    return Path(base, "receipt-trace-litmus")
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,8 @@ class Stage:
                     raise NotSetUpError(
                         f"the family's kit ended with {status}: {said[-300:].strip()}"
                     )
+                for folder in (making, *making.parents[:2]):  # for every user of a case
+                    folder.chmod(0o755)
                 making.rename(kit)
             self._kits[family.name] = str(kit)
         return self._kits[family.name]
