@@ -28,7 +28,12 @@ def figures(results: Sequence[Result], timing: Sequence[Result] = ()) -> dict[st
     ``timing``: results of a run that loads the machine less; latencies come from them then.
     """
     ran = [result for result in results if result[2].outcome != ABSENT]
-    ways = sorted({(r["through"], _source(r)) for r, _, _ in ran})
+    used = _sources(ran)
+    ran = [
+        ({**r, "source": used.get((r["through"], r["source"]), r["source"])}, c, v)
+        for r, c, v in ran
+    ]
+    ways = sorted({(r["through"], r["source"]) for r, _, _ in ran})
     return {
         "catalogue": _catalogue(results),
         "overall": {f"{way[0]}, {way[1]}": _block(_of(ran, way)) for way in ways},
@@ -68,7 +73,8 @@ def latencies(results: Iterable[Result]) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
     for record, _, verdict in results:
         if verdict.latency is not None:
-            found.setdefault(f"{record['through']}, {_source(record)}", []).append(verdict.latency)
+            way = f"{record['through']}, {record['receipts'][0]['source']}"
+            found.setdefault(way, []).append(verdict.latency)
     return found
 
 
@@ -81,13 +87,17 @@ def _spread(values: Sequence[float]) -> dict[str, float | int | None]:
     }
 
 
-def _source(record: Mapping[str, Any]) -> str:
-    seen = {receipt["source"] for receipt in record["receipts"]}
-    return str(seen.pop()) if len(seen) == 1 and record["source"] == "auto" else record["source"]
+def _sources(results: Iterable[Result]) -> dict[tuple[str, str], str]:
+    """What ``auto`` came to, as most receipts say, for each way and wish."""
+    said: dict[tuple[str, str], Counter[str]] = {}
+    for record, _, _ in results:
+        way = record["through"], record["source"]
+        said.setdefault(way, Counter()).update(r["source"] for r in record["receipts"])
+    return {way: count.most_common(1)[0][0] for way, count in said.items() if count}
 
 
 def _of(results: Iterable[Result], way: tuple[str, str]) -> list[Result]:
-    return [x for x in results if (x[0]["through"], _source(x[0])) == way]
+    return [x for x in results if (x[0]["through"], x[0]["source"]) == way]
 
 
 def _catalogue(results: Sequence[Result]) -> dict[str, Any]:

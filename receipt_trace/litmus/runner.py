@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -132,7 +132,8 @@ class Runner:
             elif through == "watch":
                 assert watcher is not None
                 command = below_stand_in(case, wiring)
-                receipts = lambda: watcher.receipts(place.work)  # noqa: E731
+                trial: Trial
+                receipts = lambda: watcher.receipts(trial.start, trial.pids)  # noqa: E731
             else:
                 command = command_line(self._plan.harness, case, place.work)
             trial = Trial(case, place, record, command, receipts)
@@ -145,13 +146,13 @@ _NO_LOCK: Final = contextlib.nullcontext()
 
 
 class Watcher:
-    """``receipt-trace watch`` beside the trials, and its receipts by the directory of the tree."""
+    """``receipt-trace watch`` beside the trials, and its receipts by the root of the tree."""
 
     def __init__(self, folder: Path, source: str) -> None:
         self._path = folder / "watch.jsonl"
         self._log = folder / "watch.log"
         self._read = 0
-        self._by_cwd: dict[str, list[dict[str, Any]]] = {}
+        self._by_root: dict[int, list[dict[str, Any]]] = {}
         self._lock = threading.Lock()
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -186,8 +187,8 @@ class Watcher:
             self._process.kill()
             self._process.wait()
 
-    def receipts(self, directory: Path) -> list[dict[str, Any]]:
-        """The receipts about a tree whose root has this working directory."""
+    def receipts(self, since: float, pids: Collection[int]) -> list[dict[str, Any]]:
+        """The receipts about a tree whose root is one of these processes, since a time."""
         with self._lock:
             with contextlib.suppress(FileNotFoundError), self._path.open("rb") as file:
                 file.seek(self._read)
@@ -196,8 +197,9 @@ class Watcher:
                         break
                     self._read += len(line)
                     receipt = json.loads(line)
-                    self._by_cwd.setdefault(receipt["tree"]["cwd"] or "", []).append(receipt)
-            return list(self._by_cwd.get(str(directory), ()))
+                    self._by_root.setdefault(receipt["tree"]["root_pid"], []).append(receipt)
+            found = (receipt for pid in pids for receipt in self._by_root.get(pid, ()))
+            return [r for r in found if r["monotonic_ns"] > since * 1e9]
 
 
 def write_record(record: Record) -> str:

@@ -78,8 +78,9 @@ class Stage:
         with self._lock:
             top = self.root / str(next(iter(self._numbers)))
             kit = self._kit(family)
-        for directory in (top, top / "home", top / "work"):
+        for directory in (top, top / "home", top / "work", top / "run"):
             directory.mkdir(parents=True)
+        (top / "run").chmod(0o700)
         work = top / "work"
         for name, text in case.files.items():
             path = work / name
@@ -95,6 +96,7 @@ class Stage:
             "PATH": os.pathsep.join(_path(family.name)),
             "HOME": str(top / "home"),
             "TMPDIR": str(top),
+            "XDG_RUNTIME_DIR": str(top / "run"),
             "USER": user.pw_name if user else pwd.getpwuid(os.geteuid()).pw_name,
             "SHELL": "/bin/bash",
             "TERM": "xterm-256color",

@@ -1,10 +1,10 @@
 """A stand-in for an agent: runs one command as agents do, and passes on what it prints.
 
-    python -m receipt_trace.litmus.standin WIRING COMMAND
+    python -m receipt_trace.litmus.standin call|server WIRING COMMAND
 
-The command is a shell of a session of its own with the mark that agents agree on
-(``AI_AGENT``), so a watcher finds it as a tool call. What comes on the standard input is
-given to the command.
+A tool call is a shell of a session of its own with the mark that agents agree on
+(``AI_AGENT``), so a watcher finds it. A server has no mark. What comes on the standard
+input is given to the command.
 """
 
 import os
@@ -19,9 +19,9 @@ AGENT = "litmus"
 def main() -> int:
     """Run the command; returns its exit status."""
     adopt_orphans()
-    child = spawn(
-        ["bash", "-c", sys.argv[2]], Wiring(sys.argv[1]), env={**os.environ, "AI_AGENT": AGENT}
-    )
+    role, wiring, command = sys.argv[1:]
+    mark = {"AI_AGENT": AGENT} if role == "call" else {}
+    child = spawn(["bash", "-c", command], Wiring(wiring), env={**os.environ, **mark})
     ended = os.pidfd_open(child.pid)
     watched = {0, ended, *child.outputs}
     while True:

@@ -105,7 +105,7 @@ class Trial:
     ) -> None:
         self._case, self._place, self._record = case, place, record
         self._receipts = receipts
-        self._start = time.monotonic()
+        self.start = time.monotonic()
         self._process = subprocess.Popen(
             [*place.prefix, *command],
             cwd=place.work,
@@ -127,6 +127,11 @@ class Trial:
         self._captured = False
         self._waits = False
         self._since: float | None = None
+
+    @property
+    def pids(self) -> list[int]:
+        """Every process that was seen below the wrapper."""
+        return list(self._known)
 
     # -- the course of it ------------------------------------------------------------------
 
@@ -177,7 +182,7 @@ class Trial:
         waits = [r for r in self._receipts() if r["event"] == "wait"]
         now = self._now()
         if waits:
-            came: float = waits[0]["monotonic_ns"] / 1e9 - self._start
+            came: float = waits[0]["monotonic_ns"] / 1e9 - self.start
             return now - came > AFTER_S
         return self._since is not None and now - self._since > GIVE_UP_S
 
@@ -195,7 +200,7 @@ class Trial:
         enough()
 
     def _now(self) -> float:
-        return time.monotonic() - self._start
+        return time.monotonic() - self.start
 
     def _read(self, seconds: float) -> None:
         assert self._process.stdout is not None
@@ -289,7 +294,7 @@ class Trial:
             begun = self._absent.get((receipt["program"]["pid"], receipt["program"]["tid"]))
             if receipt["event"] != "wait" or begun is None:
                 continue
-            at = receipt["monotonic_ns"] / 1e9 - self._start
+            at = receipt["monotonic_ns"] / 1e9 - self.start
             printed = max((line[0] for line in record.lines if line[0] <= at), default=0.0)
             record.latency = round(at - max(begun, printed), 3)
             return
@@ -308,7 +313,7 @@ class Trial:
         receipts = self._receipts()
         record.receipts = [_brief(r) for r in receipts if r["event"] == "wait"]
         for receipt in record.receipts:
-            receipt["at"] = round(receipt.pop("monotonic_ns") / 1e9 - self._start, 3)
+            receipt["at"] = round(receipt.pop("monotonic_ns") / 1e9 - self.start, 3)
         record.eof = sum(r["event"] == "eof" for r in receipts)
         record.resolved = ", ".join(
             r["resolution"]["how"] for r in receipts if r["event"] == "resolved"
@@ -401,8 +406,11 @@ def through_run(case: Case, wiring: str, receipts: Path, source: str) -> list[st
 
 
 def below_stand_in(case: Case, wiring: str) -> list[str]:
-    """The command line that runs a case below a stand-in agent."""
-    return [sys.executable, "-m", "receipt_trace.litmus.standin", wiring, case.command]
+    """The command line that runs a case below a stand-in agent: as a tool call, or, where it is
+    spoken to over a pipe, as an agent runs its servers.
+    """
+    role = "server" if case.feed and wiring == "pipe" else "call"
+    return [sys.executable, "-m", "receipt_trace.litmus.standin", role, wiring, case.command]
 
 
 def _started(pid: int) -> str:

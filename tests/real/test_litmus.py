@@ -144,7 +144,7 @@ def test_a_harness_is_measured_through_its_own_command_line(tmp_path: Path) -> N
     done = subprocess.run(
         words, env=environment(tmp_path), capture_output=True, timeout=120, check=False
     )
-    said = done.stderr.decode()
-    assert done.returncode == 0, said
+    said = done.stdout.decode()
+    assert done.returncode == 0, done.stderr.decode()
     assert "standard input: /dev/null" in said
     assert "coreutils/cp -i: ended with 0, and the action was not done" in said
