@@ -97,6 +97,27 @@ controls that do not: each under a closed input, an open pipe and a silent termi
 `receipt-trace run` and under `receipt-trace watch` below a stand-in agent. An oracle of
 its own says who really waits, and an answer proves it.
 """
+_LITMUS_LIST = """\
+List the cases: what each asks for on a terminal (or that it is a control), the wirings in
+which it is run, its command, and which of its packages are missing here.
+"""
+_LITMUS_RUN = """\
+Run cases and write one line of JSON for each trial. What is missing here is installed only
+with --install; a case that could not run is counted as such. Commands run in a fresh
+directory with a bare environment, some as the user nobody (for which root is needed), and
+talk to servers on loopback only. Everything they leave running is ended.
+
+A summary goes to stderr: every wait that was missed, every false report, every place where
+the catalogue and the oracle differ. Exits with 0 whatever the figures are.
+
+With --harness the commands that ask run through your own command line, which gets an open
+pipe for its input; what is told is the input that it gives them, who does not end, and who
+ends with status 0 without having done what was asked for.
+"""
+_LITMUS_REPORT = """\
+Make the page of docs/litmus.md from results: rates, latencies, baselines, closed input,
+and every miss, false report and doubt by name.
+"""
 _LITMUS_END = """\
 examples:
   receipt-trace litmus list
@@ -289,8 +310,8 @@ def _add_litmus(commands: "argparse._SubParsersAction[_Parser]") -> None:
     actions = parser.add_subparsers(
         dest="action", metavar="ACTION", required=True, parser_class=_Parser
     )
-    listing = actions.add_parser("list", help="the cases", allow_abbrev=False)
-    running = actions.add_parser("run", help="run cases, write results", allow_abbrev=False)
+    listing = _action(actions, "list", "the cases", _LITMUS_LIST)
+    running = _action(actions, "run", "run cases and write results", _LITMUS_RUN)
     for action in (listing, running):
         action.add_argument(
             "pattern", nargs="*", metavar="CASE",
@@ -299,12 +320,13 @@ def _add_litmus(commands: "argparse._SubParsersAction[_Parser]") -> None:
         action.add_argument("--quick", action="store_true", help="only the representative subset")
     listing.add_argument("--json", action="store_true", help="one JSON object for each case")
     running.add_argument(
-        "--through", nargs="+", choices=("run", "watch"), default=["run", "watch"],
-        help="through `receipt-trace run`, and under `watch` below a stand-in agent (default: both)",
+        "--through", action="append", choices=("run", "watch"),
+        help="through `receipt-trace run`, or under `watch` below a stand-in agent; may be given "
+        "again (default: both)",
     )  # fmt: skip
     running.add_argument(
-        "--wiring", nargs="+", choices=("tty", "pipe", "null"), default=["tty", "pipe", "null"],
-        help="only these (default: all that apply)",
+        "--wiring", action="append", choices=("tty", "pipe", "null"),
+        help="only this input; may be given again (default: all that apply)",
     )  # fmt: skip
     running.add_argument(
         "--harness", metavar="'CMD {}'",
@@ -323,7 +345,7 @@ def _add_litmus(commands: "argparse._SubParsersAction[_Parser]") -> None:
         help="write the results there (default: litmus.jsonl)",
     )  # fmt: skip
     _add_source(running)
-    reporting = actions.add_parser("report", help="tables from results", allow_abbrev=False)
+    reporting = _action(actions, "report", "tables from results", _LITMUS_REPORT)
     reporting.add_argument("file", nargs="+", metavar="FILE", help="what `litmus run` wrote")
     reporting.add_argument(
         "--timing", action="append", default=[], metavar="FILE",
@@ -332,6 +354,18 @@ def _add_litmus(commands: "argparse._SubParsersAction[_Parser]") -> None:
     reporting.add_argument("--json", action="store_true", help="figures as JSON, not Markdown")
     reporting.add_argument("--out", metavar="FILE", help="write there (default: stdout)")
     reporting.add_argument("--plot", metavar="FILE", help="also draw them: .svg or .png")
+
+
+def _action(
+    actions: "argparse._SubParsersAction[_Parser]", name: str, summary: str, text: str
+) -> argparse.ArgumentParser:
+    return actions.add_parser(
+        name,
+        help=summary,
+        description=text,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
 
 
 def _add_source(parser: argparse.ArgumentParser) -> None:

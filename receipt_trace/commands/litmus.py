@@ -78,7 +78,7 @@ def _one_line(text: str) -> str:
 
 def _run(options: argparse.Namespace) -> int:
     from receipt_trace.litmus import harness, oracle  # noqa: PLC0415
-    from receipt_trace.litmus.runner import Plan, Runner, write_record  # noqa: PLC0415
+    from receipt_trace.litmus.runner import THROUGH, Plan, Runner, write_record  # noqa: PLC0415
     from receipt_trace.litmus.trial import Record  # noqa: PLC0415
 
     if options.harness is not None and "{}" not in options.harness:
@@ -91,8 +91,8 @@ def _run(options: argparse.Namespace) -> int:
     suite = catalogue.load()
     plan = Plan(
         suite.select(options.pattern, quick=options.quick),
-        tuple(options.through),
-        tuple(options.wiring),
+        tuple(options.through or THROUGH),
+        tuple(options.wiring or catalogue.WIRINGS),
         options.source,
         options.harness or "",
         options.parallel,

@@ -37,7 +37,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
     """One run of the subset, through ``run``, on a terminal and on a pipe."""
     directory = tmp_path_factory.mktemp("litmus")
     out = directory / "results.jsonl"
-    words = (RECEIPT_TRACE, "litmus", "run", "--quick", "--through", "run", "--wiring", "tty", "pipe",
+    words = (RECEIPT_TRACE, "litmus", "run", "--quick", "--through", "run", "--wiring", "tty", "--wiring", "pipe",
              "--parallel", "12", "--out", str(out))  # fmt: skip
     done = subprocess.run(
         words, env=environment(directory), capture_output=True, timeout=600, check=False
