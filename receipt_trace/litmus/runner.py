@@ -55,8 +55,10 @@ class Plan:
                     yield case, "harness", "harness"
             return
         for case in self.cases:
-            own = case.wirings if not case.asks else (*case.wirings, "null")
             for through in self.through:
+                # What a closed input does to a command is the same, whoever looks on.
+                closed = case.asks and through == "run"
+                own = (*case.wirings, "null") if closed else case.wirings
                 for wiring in WIRINGS:
                     if wiring in own and wiring in self.wirings:
                         yield case, wiring, through
@@ -79,6 +81,7 @@ class Runner:
         root.chmod(0o755)
         with contextlib.ExitStack() as stack:
             stack.callback(shutil.rmtree, root, ignore_errors=True)
+            stack.callback(stage.sweep, self._token)
             services = stack.enter_context(Services(root))
             scene = Stage(root, self._token, services)
             watcher = None

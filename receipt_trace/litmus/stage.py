@@ -1,9 +1,11 @@
 """Where a case is run: a fresh directory, a bare environment, a user, and what is installed."""
 
+import contextlib
 import hashlib
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -40,21 +42,22 @@ class Place:
 
     def shell(self, script: str, seconds: float) -> tuple[int, str]:
         """Run a script there; returns (status, what it printed). 124: it took too long."""
+        process = subprocess.Popen(
+            [*self.prefix, "bash", "-ec", script],
+            cwd=self.work,
+            env=dict(self.env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
         try:
-            done = subprocess.run(
-                [*self.prefix, "bash", "-ec", script],
-                cwd=self.work,
-                env=dict(self.env),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=seconds,
-                check=False,
-                start_new_session=True,
-            )
-        except subprocess.TimeoutExpired as error:
-            return 124, (error.output or b"").decode(errors="replace")
-        return done.returncode, done.stdout.decode(errors="replace")
+            said, _ = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            said, _ = process.communicate()
+            return 124, said.decode(errors="replace")
+        return process.returncode, said.decode(errors="replace")
 
 
 class NotSetUpError(Exception):
@@ -172,6 +175,16 @@ def _path(family: str) -> list[str]:
         "/bin",
         "/usr/games",
     ]
+
+
+def sweep(token: str) -> None:
+    """End whatever still carries the mark of a run: daemons that a set-up has started."""
+    mark = f"{MARK}={token}".encode()
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if mark in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
+                    os.kill(int(name), signal.SIGKILL)
 
 
 # -- packages --------------------------------------------------------------------------

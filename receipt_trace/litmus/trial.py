@@ -25,8 +25,9 @@ from receipt_trace.litmus.stage import Place
 LOOK_S: Final = 0.05
 """Time between two looks of the oracle; the error of a latency is below it."""
 
-GIVE_UP_S: Final = 7.0
-"""A wait that the oracle sees for so long without a receipt is a missed one."""
+GIVE_UP_S: Final = 15.0
+"""A wait that the oracle sees for so long without a receipt is a missed one; a receipt that comes
+late, because the machine is busy, is one all the same, and its latency tells."""
 
 AFTER_S: Final = 1.3
 """How long a trial is watched after its receipt: a second one for the same wait would come."""
@@ -142,6 +143,8 @@ class Trial:
                 self._run_question()
             elif self._case.asks:
                 self._until(self._is_settled, max(CLOSED_S, self._case.patience / 2))
+                if self._waits:  # see it through
+                    self._until(self._is_settled, GIVE_UP_S)
             else:
                 self._run_control()
             self._conclude()
@@ -150,6 +153,8 @@ class Trial:
 
     def _run_question(self) -> None:
         self._until(self._is_settled, self._case.patience)
+        if self._waits:  # it began late: see it through
+            self._until(self._is_settled, GIVE_UP_S)
         self._capture()
         if self._record.ended is not None or not self._record.waits:
             return
