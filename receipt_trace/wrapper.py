@@ -307,6 +307,7 @@ class Run:
         )
 
     def _sample(self, now: int) -> None:
+        began = time.thread_time_ns()
         tracer, tree = self._observer()
         self._scan()
         key = self._child.key
@@ -319,7 +320,7 @@ class Run:
             given=self._forward.count,
             fed=frozenset((key,)) if self._is_fed() else frozenset(),
         )
-        self._next_sample = tracer.pace(tree, due, now, time.monotonic_ns())
+        self._next_sample = tracer.pace(tree, due, now, now + time.thread_time_ns() - began)
         if (
             self._on_wait == "interrupt"
             and tracer.waits(tree)

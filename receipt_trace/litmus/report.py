@@ -22,6 +22,8 @@ stand-in agent.
 - **Latency** is from the last moment at which the oracle saw the thread not yet blocked (or the
   last output, whichever is later) to the receipt: never less than the truth, at most 0.05 s more.
 - **A false report** is a receipt about a control, or about a command that the oracle does not see waiting.
+- **Prompts.** The source `procfs` cannot read what was written to somebody else's terminal or pipe:
+  under `watch` its receipts show no question, and a full screen is a `key`.
 - **Baselines** get the output of the same runs, with its times.
 
 Made by one command, which installs what is missing: `scripts/litmus`. A part of it:
