@@ -29,7 +29,7 @@ from receipt_trace.observation import (
 )
 
 # How an interactive shell shows itself (bash, zsh, fish, dash, tcsh, mksh, ksh93 alike): it
-# catches SIGINT to keep its line, ignores or catches SIGQUIT and SIGTERM, and with job control
+# catches SIGINT to keep its line (or found it ignored), ignores or catches SIGQUIT and SIGTERM, and with job control
 # it ignores the stop signals with which it hands its terminal to its jobs. What is ignored may
 # be inherited from a shell; all of it together is not. signal(7) has the numbers.
 _INT: Final = 1 << 1
@@ -234,7 +234,9 @@ def _idle_shell(process: Process, ignored: int) -> bool:
     """An interactive shell that itself reads its terminal or command channel runs no command."""
     survives = process.ignored | process.caught
     lives = survives & _TERM and survives & _QUIT
-    return process.ignored & ignored == ignored and bool(process.caught & _INT and lives)
+    # One that was started with SIGINT ignored may have to leave it so (dash, mksh).
+    keeps = (survives if ignored & _JOB_CONTROL else process.caught) & _INT
+    return process.ignored & ignored == ignored and bool(keeps and lives)
 
 
 def _mark_relays(waits: list[_Wait]) -> None:
@@ -365,7 +367,7 @@ def _dead(ends: _Ends, stuck: Iterable[_Wait]) -> list[Waiter]:
     reaching = {w.process.id.pid for w in stuck if w.controlled or w.listens}
     found: list[Waiter] = []
     for wait in stuck:
-        if wait.controlled:
+        if wait.controlled or wait.relays:
             continue
         alone = not wait.feeders and not wait.listens
         if wait.wrong_end and alone and wait.call.timeout is None:

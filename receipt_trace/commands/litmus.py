@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -101,6 +102,9 @@ def _run(options: argparse.Namespace) -> int:
     total = len(list(plan.trials()))
     if not total:
         raise UsageError("nothing is left to run: no case chosen is run in these wirings")
+    for number in (signal.SIGINT, signal.SIGQUIT):  # of a shell that started us in the background
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)  # some programs then do not ask
     progress = _Progress(total, sys.stderr)
     with open(options.out, "w", encoding="ascii") as out:
 

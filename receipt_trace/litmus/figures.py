@@ -52,6 +52,7 @@ def figures(results: Sequence[Result], timing: Sequence[Result] = ()) -> dict[st
             }
             for family in dict.fromkeys(case.family for _, case, _ in ran)
         },
+        "load": _spread([r["load"] for r, _, _ in ran if r.get("load")]),
         "latency": {way: _spread(values) for way, values in latencies(timing or results).items()},
         "baselines": _baselines(ran),
         "closed_input": {f"{way[0]}, {way[1]}": _closed(_of(ran, way)) for way in ways},

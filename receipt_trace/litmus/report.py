@@ -1,5 +1,6 @@
 """The report: figures as Markdown, and a picture of them."""
 
+import os
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
@@ -35,7 +36,7 @@ def markdown(found: Mapping[str, Any], picture: str = "") -> str:
     """The figures as a page."""
     parts = [
         _INTRO,
-        _this_run(found["catalogue"]),
+        _this_run(found["catalogue"], found["load"]),
         _rates("Overall", found["overall"]),
     ]
     if picture:
@@ -71,12 +72,18 @@ def markdown(found: Mapping[str, Any], picture: str = "") -> str:
     return "\n".join(part for part in parts if part)
 
 
-def _this_run(c: Mapping[str, Any]) -> str:
+def _this_run(c: Mapping[str, Any], load: Mapping[str, Any]) -> str:
+    busy = ""
+    if load["median"] is not None:
+        busy = (
+            f" {os.cpu_count()} processors; load average meanwhile {load['median']:.0f} (median), "
+            f"{load['max']:.0f} (highest)."
+        )
     return (
         f"## This run\n\n{c['commands']} commands of {c['programs']} programs that ask, of which "
         f"{c['waited']} of {c['programs_waited']} programs waited here; {c['controls']} controls, of "
         f"which {c['controls_shown']} did what makes them one; {c['families']} families, "
-        f"{c['trials']} trials. Linux {platform.release()}, {platform.machine()}.\n"
+        f"{c['trials']} trials. Linux {platform.release()}, {platform.machine()}.{busy}\n"
     )
 
 

@@ -42,7 +42,7 @@ CLOSED_S: Final = 12.0
 """How long a command with a closed input may take, after which it is said to hang."""
 
 _EOF: Final = "\x04"
-_LAPSE_S: Final = 0.25
+_LAPSE_S: Final = 0.5
 _BEGIN_S: Final = 0.005
 _BURST_S: Final = 0.02
 _LINES: Final = 400
@@ -77,6 +77,7 @@ class Record:
     ended: float | None = None
     status: int | None = None
     lasted: float = 0.0
+    load: float = 0.0  # load average of the machine, at the end
     stdin: str = ""
     terminal: str = ""
     waits: bool = False  # the oracle: somebody is blocked on the input
@@ -263,8 +264,9 @@ class Trial:
                 self._seen[key] = now
             elif now - self._seen[key] > _LAPSE_S:
                 del self._seen[key]
-        self._look = look
-        self._waits = bool(present)
+        self._waits = bool(self._seen)  # one on its way back into the same call still is one
+        if look.readers or not self._waits:
+            self._look = look
         if not self._seen:
             self._since = None
         else:
@@ -311,6 +313,7 @@ class Trial:
         if not self._captured:
             self._capture()
         record.lasted = round(self._now(), 3)
+        record.load = os.getloadavg()[0]
         if self._case.after and self._case.asks:
             record.done = self._is_done()
         with contextlib.suppress(OSError):

@@ -144,8 +144,14 @@ PROMPTING = {"ignored": JOBS | SIGTERM | SIGQUIT, "caught": SIGINT}
         PROMPTING,
         {"ignored": JOBS | SIGQUIT, "caught": SIGINT | SIGTERM},
         {"ignored": JOBS, "caught": SIGINT | SIGQUIT | SIGTERM},
+        {"ignored": JOBS | SIGINT | SIGTERM | SIGQUIT, "caught": 0},
     ],
-    ids=["that ignores SIGTERM", "that catches SIGTERM", "that catches SIGQUIT, too"],
+    ids=[
+        "that ignores SIGTERM",
+        "that catches SIGTERM",
+        "that catches SIGQUIT, too",
+        "that found SIGINT ignored",
+    ],
 )
 def test_an_idle_shell_on_its_terminal_is_no_waiter(signals):
     """It has job control and keeps its line on SIGINT: it is between two commands."""
@@ -185,6 +191,7 @@ def test_an_idle_interactive_shell_on_a_pipe_is_no_waiter():
         {"ignored": SIGTERM, "caught": SIGINT},
         {"ignored": SIGQUIT, "caught": SIGINT},
         {"ignored": SIGTERM | SIGQUIT, "caught": 0},
+        {"ignored": SIGINT | SIGTERM | SIGQUIT, "caught": 0},
     ],
 )
 def test_a_root_with_only_some_of_a_shells_signals_asks_on_a_pipe(signals):
@@ -567,6 +574,15 @@ def test_a_question_to_a_stuck_driver_is_dead(driver):
 def test_a_question_to_a_driver_that_may_still_act_is_nothing(driver):
     """Its time-out has not passed, or it does something else."""
     assert driven(driver) == ()
+
+
+def test_a_relay_within_a_relay_that_nobody_can_reach_is_not_the_dead_one():
+    """The question is the innermost reader's."""
+    outer = process(10, polls(3), comm="script", held=[ptmx(3, 2)])
+    inner = process(11, polls(0, 3), ppid=10, comm="script", on=2, held=[tty(0, 2), ptmx(3, 3)])
+    asks = process(12, blocked_read(), ppid=11, comm="rm", on=3, held=[tty(0, 3)])
+    found = find_waiters(forest(outer, inner, asks)).waiters
+    assert [(w.comm, w.dead) for w in found] == [("rm", True)]
 
 
 def test_an_idle_shell_under_a_stuck_driver_is_not_dead():

@@ -148,3 +148,24 @@ def test_a_harness_is_measured_through_its_own_command_line(tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr.decode()
     assert "standard input: /dev/null" in said
     assert "coreutils/cp -i: ended with 0, and the action was not done" in said
+
+
+def test_the_watcher_is_measured_below_a_stand_in_agent(tmp_path: Path) -> None:
+    """A tool call that asks is reported; a server is none, whatever it waits for."""
+    out = tmp_path / "results.jsonl"
+    words = (RECEIPT_TRACE, "litmus", "run", "coreutils/rm -i", "controls_input/stdio server",
+             "--through", "watch", "--out", str(out))  # fmt: skip
+    done = subprocess.run(
+        words, env=environment(tmp_path), capture_output=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    records = [json.loads(line) for line in out.read_text().splitlines()]
+    found = {
+        (case.id, record["wiring"]): verdict.outcome
+        for record, case, verdict in judged(records, load().cases)
+    }
+    assert found == {
+        ("coreutils/rm -i", "tty"): REPORTED,
+        ("coreutils/rm -i", "pipe"): REPORTED,
+        ("controls_input/stdio server", "pipe"): SILENT,
+    }, done.stderr.decode()
