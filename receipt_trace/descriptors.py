@@ -35,6 +35,7 @@ from receipt_trace.observation import (
 _INT: Final = 1 << 1
 _QUIT: Final = 1 << 2
 _TERM: Final = 1 << 14
+_CHLD: Final = 1 << 16
 _JOB_CONTROL: Final = 1 << 19 | 1 << 21  # SIGTSTP and SIGTTOU
 
 _WIRING: Final = {FileKind.TTY: "tty", FileKind.PIPE: "pipe", FileKind.UNIX: "socket"}
@@ -234,8 +235,10 @@ def _idle_shell(process: Process, ignored: int) -> bool:
     """An interactive shell that itself reads its terminal or command channel runs no command."""
     survives = process.ignored | process.caught
     lives = survives & _TERM and survives & _QUIT
-    # One that was started with SIGINT ignored may have to leave it so (dash, mksh).
-    keeps = (survives if ignored & _JOB_CONTROL else process.caught) & _INT
+    # One that was started with SIGINT ignored may have to leave it so (dash, mksh). It still
+    # catches SIGCHLD for its jobs, unlike a program that just shuts everything off (passwd).
+    shut = ignored == _JOB_CONTROL and process.ignored & _INT and process.caught & _CHLD
+    keeps = process.caught & _INT or shut
     return process.ignored & ignored == ignored and bool(keeps and lives)
 
 

@@ -25,7 +25,7 @@ NS = 1_000_000_000
 PERIOD = NS // 10
 START = 500  # start time of every process that is not told another
 
-SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTOU = (1 << n - 1 for n in (2, 3, 15, 20, 22))
+SIGINT, SIGQUIT, SIGTERM, SIGCHLD, SIGTSTP, SIGTTOU = (1 << n - 1 for n in (2, 3, 15, 17, 20, 22))
 
 # -- descriptors ---------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from builders import (
     PARKED,
+    SIGCHLD,
     SIGINT,
     SIGQUIT,
     SIGTERM,
@@ -144,7 +145,7 @@ PROMPTING = {"ignored": JOBS | SIGTERM | SIGQUIT, "caught": SIGINT}
         PROMPTING,
         {"ignored": JOBS | SIGQUIT, "caught": SIGINT | SIGTERM},
         {"ignored": JOBS, "caught": SIGINT | SIGQUIT | SIGTERM},
-        {"ignored": JOBS | SIGINT | SIGTERM | SIGQUIT, "caught": 0},
+        {"ignored": JOBS | SIGINT | SIGTERM | SIGQUIT, "caught": SIGCHLD},
     ],
     ids=[
         "that ignores SIGTERM",
@@ -164,6 +165,7 @@ def test_an_idle_shell_on_its_terminal_is_no_waiter(signals):
     "signals",
     [
         {"ignored": JOBS | SIGTERM | SIGQUIT, "caught": 0},
+        {"ignored": JOBS | SIGINT | SIGTERM | SIGQUIT, "caught": 0},
         {"ignored": SIGTSTP | SIGTERM | SIGQUIT, "caught": SIGINT},
         {"ignored": SIGTTOU | SIGTERM | SIGQUIT, "caught": SIGINT},
         {"ignored": JOBS | SIGQUIT, "caught": SIGINT},
