@@ -85,6 +85,8 @@ struct file_record {
 	__u64 output;      /* moves with what is written into a pipe, or printed on a terminal */
 	__u32 terminal;    /* the terminal behind it, major << 20 | minor; 0 none */
 	__u32 writers;     /* of a pipe */
+	__u32 state;       /* of a socket: TCP_LISTEN and its like, include/net/tcp_states.h */
+	__u32 unused;
 };
 
 /* One entry of the wait queue of an object that a descriptor names. */

@@ -299,6 +299,7 @@ int snapshot_files(struct iterator *ctx)
 		record.object = GET(file, file_private);
 		sock = GET(record.object, socket_sock);
 		record.family = GET(sock, sock_family);
+		record.state = GET(sock, sock_state);
 		if (record.family == AF_UNIX) {
 			other = GET(sock, unix_peer);
 			other = other ? GET(other, sock_socket) : 0;

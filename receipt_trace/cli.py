@@ -98,6 +98,42 @@ Tell what this host allows, what is used instead where it does not, and how to g
 Exits with 69 when nothing could be observed at all.
 """
 
+_LITMUS = """\
+Measure how good detection is, on a catalogue of commands that ask for input and of
+controls that do not: each under a closed input, an open pipe and a silent terminal, through
+`receipt-trace run` and under `receipt-trace watch` below a stand-in agent. An oracle of
+its own says who really waits, and an answer proves it.
+"""
+_LITMUS_LIST = """\
+List the cases: what each asks for on a terminal (or that it is a control), the wirings in
+which it is run, its command, and which of its packages are missing here.
+"""
+_LITMUS_RUN = """\
+Run cases and write one line of JSON for each trial. What is missing here is installed only
+with --install; a case that could not run is counted as such. Commands run in a fresh
+directory with a bare environment, some as the user nobody (for which root is needed), and
+talk to servers on loopback only. Everything they leave running is ended.
+
+A summary goes to stderr: every wait that was missed, every false report, every place where
+the catalogue and the oracle differ. Exits with 0 whatever the figures are.
+
+With --harness the commands that ask run through your own command line, which gets an open
+pipe for its input; what is told is the input that it gives them, who does not end, and who
+ends with status 0 without having done what was asked for.
+"""
+_LITMUS_REPORT = """\
+Make the page of docs/litmus.md from results: rates, latencies, baselines, closed input,
+and every miss, false report and doubt by name.
+"""
+_LITMUS_END = """\
+examples:
+  receipt-trace litmus list
+  receipt-trace litmus run --quick                  the representative subset
+  receipt-trace litmus run --install coreutils 'git/*'
+  receipt-trace litmus run --harness 'timeout 60 bash -c {} </dev/null'
+  receipt-trace litmus report litmus.jsonl --plot litmus.svg
+"""
+
 
 class _Parser(argparse.ArgumentParser):
     """argparse, with our exit code and a next step in every complaint."""
@@ -126,6 +162,7 @@ def build_parser(first: str = "") -> argparse.ArgumentParser:
         "tail": _add_tail,
         "replay": _add_replay,
         "doctor": _add_doctor,
+        "litmus": _add_litmus,
     }
     for add in [adders[first]] if first in adders else adders.values():
         add(commands)
@@ -282,6 +319,69 @@ def _add_doctor(commands: "argparse._SubParsersAction[_Parser]") -> None:
     parser.add_argument("--json", action="store_true", help="the same as one JSON object")
 
 
+def _add_litmus(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    parser = _command(commands, "litmus", "how good detection is, measured", _LITMUS, _LITMUS_END)
+    actions = parser.add_subparsers(
+        dest="action", metavar="ACTION", required=True, parser_class=_Parser
+    )
+    listing = _action(actions, "list", "the cases", _LITMUS_LIST)
+    running = _action(actions, "run", "run cases and write results", _LITMUS_RUN)
+    for action in (listing, running):
+        action.add_argument(
+            "pattern", nargs="*", metavar="CASE",
+            help="FAMILY or FAMILY/NAME, with * and ? (default: all)",
+        )  # fmt: skip
+        action.add_argument("--quick", action="store_true", help="only the representative subset")
+    listing.add_argument("--json", action="store_true", help="one JSON object for each case")
+    running.add_argument(
+        "--through", action="append", choices=("run", "watch"),
+        help="through `receipt-trace run`, or under `watch` below a stand-in agent; may be given "
+        "again (default: both)",
+    )  # fmt: skip
+    running.add_argument(
+        "--wiring", action="append", choices=("tty", "pipe", "null"),
+        help="only this input; may be given again (default: all that apply)",
+    )  # fmt: skip
+    running.add_argument(
+        "--harness", metavar="'CMD {}'",
+        help="run the commands through this command line instead; {} becomes the command",
+    )  # fmt: skip
+    running.add_argument(
+        "--install", action="store_true",
+        help="install what is missing: apt-get (root), and pip and npm into a cache of their own",
+    )  # fmt: skip
+    running.add_argument(
+        "--parallel", type=_count, default=8, metavar="N",
+        help="so many at once (default: 8; fewer give truer latencies)",
+    )  # fmt: skip
+    running.add_argument(
+        "--out", default="litmus.jsonl", metavar="FILE",
+        help="write the results there (default: litmus.jsonl)",
+    )  # fmt: skip
+    _add_source(running, "as of run and watch")
+    reporting = _action(actions, "report", "tables from results", _LITMUS_REPORT)
+    reporting.add_argument("file", nargs="+", metavar="FILE", help="what `litmus run` wrote")
+    reporting.add_argument(
+        "--timing", action="append", default=[], metavar="FILE",
+        help="take latencies from these results, of a run with fewer at once",
+    )  # fmt: skip
+    reporting.add_argument("--json", action="store_true", help="figures as JSON, not Markdown")
+    reporting.add_argument("--out", metavar="FILE", help="write there (default: stdout)")
+    reporting.add_argument("--plot", metavar="FILE", help="also draw them: .svg or .png")
+
+
+def _action(
+    actions: "argparse._SubParsersAction[_Parser]", name: str, summary: str, text: str
+) -> argparse.ArgumentParser:
+    return actions.add_parser(
+        name,
+        help=summary,
+        description=text,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
 def _add_source(parser: argparse.ArgumentParser, auto: str) -> None:
     parser.add_argument(
         "--source",
@@ -312,6 +412,12 @@ def _seconds(text: str) -> float:
     if not 0 < value < 1e9:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
     return value
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or not 0 < int(text) <= 256:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 256")
+    return int(text)
 
 
 def _pid(text: str) -> int:

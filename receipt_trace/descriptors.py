@@ -9,7 +9,7 @@ the other end of a controlled input answers, or never (a dead wait).
 Words as in ``docs/rule.md``; job control after tty_ioctl(4) and n_tty.c.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
@@ -28,13 +28,14 @@ from receipt_trace.observation import (
     WaiterKey,
 )
 
-# How an interactive shell shows itself (bash, zsh, fish, dash and ksh alike): it catches
-# SIGINT to keep its line, ignores SIGQUIT, ignores or catches SIGTERM, and with job control it
-# ignores the stop signals with which it hands its terminal to its jobs. What is ignored may
+# How an interactive shell shows itself (bash, zsh, fish, dash, tcsh, mksh, ksh93 alike): it
+# catches SIGINT to keep its line (or found it ignored), ignores or catches SIGQUIT and SIGTERM, and with job control
+# it ignores the stop signals with which it hands its terminal to its jobs. What is ignored may
 # be inherited from a shell; all of it together is not. signal(7) has the numbers.
 _INT: Final = 1 << 1
 _QUIT: Final = 1 << 2
 _TERM: Final = 1 << 14
+_CHLD: Final = 1 << 16
 _JOB_CONTROL: Final = 1 << 19 | 1 << 21  # SIGTSTP and SIGTTOU
 
 _WIRING: Final = {FileKind.TTY: "tty", FileKind.PIPE: "pipe", FileKind.UNIX: "socket"}
@@ -64,7 +65,8 @@ class _Wait:
     controlled: tuple[Descriptor, ...]
     wrong_end: tuple[Descriptor, ...]
     feeders: dict[str, frozenset[int]]  # descriptor key -> processes of the tree that feed it
-    relays: bool  # it holds the master of an inner terminal, so it never asks for itself
+    relays: bool  # it stands between an inner terminal and the harness, so it never asks for itself
+    listens: bool  # somebody new may come to it: it waits, but not for the harness alone
     wait_set: tuple[str, ...]
 
     @property
@@ -97,6 +99,7 @@ def find_waiters(forest: Forest) -> Findings:
             suspected += suspect
             if wait is not None:
                 waits.append(wait)
+    _mark_relays(waits)
     stuck = _fixed_point(forest, waits)
     found = _controlled(forest, ends, stuck)
     answerable = {(w.key.pid, w.key.tid) for w in found}
@@ -166,6 +169,7 @@ def _resolve(
     wrong_end: list[Descriptor] = []
     feeders: dict[str, frozenset[int]] = {}
     outside: list[Descriptor] = []
+    listens = False
     wait_set: list[str] = []
     for fd in call.fds:
         descriptor = process.descriptors.get(fd)
@@ -174,6 +178,9 @@ def _resolve(
         wait_set.append(f"{fd}={descriptor.target}")
         if descriptor.kind is FileKind.PIPE and not descriptor.readable:
             wrong_end.append(descriptor)
+            continue
+        if descriptor.kind is FileKind.LISTENER:
+            listens = True
             continue
         fed_by = ends.feeders(process.id.pid, descriptor)
         if _is_controlled(forest, descriptor, fed_by):
@@ -196,6 +203,7 @@ def _resolve(
         wrong_end=tuple(wrong_end),
         feeders=feeders,
         relays=masters,
+        listens=listens,
         wait_set=tuple(wait_set),
     ), 0
 
@@ -220,13 +228,26 @@ def _may_read(forest: Forest, process: Process, descriptor: Descriptor, thread: 
         # Stopped by SIGTTIN inside its read: it would read if it were let.
         plain = thread.call is not None and not thread.call.multiplexed
         return stopped and plain
-    return not stopped and not _idle_shell(process, _JOB_CONTROL | _QUIT)
+    return not stopped and not _idle_shell(process, _JOB_CONTROL)
 
 
 def _idle_shell(process: Process, ignored: int) -> bool:
     """An interactive shell that itself reads its terminal or command channel runs no command."""
-    survives = (process.ignored | process.caught) & _TERM
-    return process.ignored & ignored == ignored and bool(process.caught & _INT and survives)
+    survives = process.ignored | process.caught
+    lives = survives & _TERM and survives & _QUIT
+    # One that was started with SIGINT ignored may have to leave it so (dash, mksh). It still
+    # catches SIGCHLD for its jobs, unlike a program that just shuts everything off (passwd).
+    shut = ignored == _JOB_CONTROL and process.ignored & _INT and process.caught & _CHLD
+    keeps = process.caught & _INT or shut
+    return process.ignored & ignored == ignored and bool(keeps and lives)
+
+
+def _mark_relays(waits: list[_Wait]) -> None:
+    """Who holds a connection to a relay only passes on, too: the client of a terminal multiplexer."""
+    relays = {wait.process.id.pid for wait in waits if wait.relays}
+    for wait in waits:
+        fed_by = (wait.feeders.get(d.key, ()) for d in wait.descriptors if d.kind is FileKind.UNIX)
+        wait.relays = wait.relays or any(not relays.isdisjoint(pids) for pids in fed_by)
 
 
 def _fixed_point(forest: Forest, waits: list[_Wait]) -> list[_Wait]:
@@ -291,7 +312,7 @@ def _controlled(forest: Forest, ends: _Ends, stuck: Iterable[_Wait]) -> list[Wai
         by_process.setdefault(wait.process.id.pid, []).append(wait)
     found: list[Waiter] = []
     for wait in stuck:
-        if wait.relays:  # it asks nothing itself
+        if wait.relays or wait.listens:  # it asks nothing itself, or not the harness alone
             continue
         if wait.controlled:
             found.append(_waiter(wait, wait.controlled[0]))
@@ -319,6 +340,8 @@ def _relays(
             comm = wait.process.comm
             if wait.controlled:
                 return (comm,)
+            for client in _clients(wait, by_process):
+                return (client, comm)
             for outer in wait.descriptors:
                 chain = _relays(forest, ends, by_process, outer, seen | {descriptor.key})
                 if chain:
@@ -326,49 +349,62 @@ def _relays(
     return ()
 
 
+def _clients(wait: _Wait, by_process: Mapping[int, list[_Wait]]) -> Iterator[str]:
+    """The programs that hold a connection to a relay, and the harness's terminal beside it."""
+    fed_by = (wait.feeders.get(d.key, ()) for d in wait.descriptors if d.kind is FileKind.UNIX)
+    for pid in sorted({pid for pids in fed_by for pid in pids}):
+        yield from (w.process.comm for w in by_process.get(pid, ()) if w.controlled)
+
+
 def _dead(ends: _Ends, stuck: Iterable[_Wait]) -> list[Waiter]:
     """The waits that nobody can end: an inner terminal all of whose drivers are stuck, a wrong end.
 
     A driver whose own time-out has not yet passed may still act; one with a shorter
-    time-out than the quiet time has come back from it and done nothing.
+    time-out than the quiet time has come back from it and done nothing. Nor is it dead where
+    somebody can still come to the driver.
     """
     stuck = list(stuck)
     patient = {
         w.process.id.pid for w in stuck if w.call.timeout and w.call.timeout * NS >= QUIET_NS
     }
-    reaching = {w.process.id.pid for w in stuck if w.controlled}
+    reaching = {w.process.id.pid for w in stuck if w.controlled or w.listens}
     found: list[Waiter] = []
     for wait in stuck:
-        if wait.controlled:
+        if wait.controlled or wait.relays:
             continue
-        if wait.wrong_end and not wait.feeders and wait.call.timeout is None:
+        alone = not wait.feeders and not wait.listens
+        if wait.wrong_end and alone and wait.call.timeout is None:
             found.append(_waiter(wait, wait.wrong_end[0], dead=True))
             continue
         for descriptor in wait.descriptors:
             drivers = ends.masters.get(descriptor.key, set()) - {wait.process.id.pid}
             if descriptor.kind is FileKind.TTY and drivers and not drivers & (patient | reaching):
-                if not _idle_shell(wait.process, _JOB_CONTROL | _QUIT):
+                if not _idle_shell(wait.process, _JOB_CONTROL):
                     found.append(_waiter(wait, descriptor, dead=True))
                 break
     return found
 
 
 def _terminal_grade(forest: Forest, console: Console, blind: Iterable[Process]) -> list[Waiter]:
-    """A set-uid program that may not be looked into: only the wrapper's own terminal speaks.
+    """A set-uid program that may not be looked into: only the wrapper's own input speaks.
 
-    It must be asleep in the foreground and still alone (a ``sudo`` that already runs
-    its command has a child), and either have switched the echo off in line mode, as
-    only a question for a secret does, or have left a line unfinished.
+    It must be asleep in the foreground of the terminal, or in the command's own group, and
+    still alone (a ``sudo`` that already runs its command has a child), and either have
+    switched the echo off in line mode, as only a question for a secret does, or have left a
+    line unfinished. The last says nothing of a command that a set-uid program runs: a download
+    below ``sudo`` looks just so.
     """
-    asking = (console.canonical and not console.echo) or console.unterminated
-    if not asking:
+    secret = console.canonical and not console.echo
+    if not secret and not console.unterminated:
         return []
+    blind = list(blind)
+    unseen = {process.id.pid for process in blind}
     parents = {p.ppid for p in forest.processes.values() if p.state not in _GONE}
     return [
         Waiter(
             key=WaiterKey(*process.id, process.id.pid, console.key),
             comm=process.comm,
-            wiring="tty",
+            wiring=console.wiring,
             fd=-1,
             target=console.target,
             syscall="unknown",
@@ -378,6 +414,7 @@ def _terminal_grade(forest: Forest, console: Console, blind: Iterable[Process]) 
         if process.state == "S"
         and process.group == console.foreground
         and process.id.pid not in parents
+        and (secret or process.ppid not in unseen)
     ]
 
 

@@ -29,6 +29,7 @@ class FileKind(StrEnum):
     PTMX = "ptmx"  # the master side of a pseudo-terminal
     PIPE = "pipe"  # anonymous pipe or named fifo
     UNIX = "unix"  # a unix-domain socket
+    LISTENER = "listener"  # one that listens: ready only when somebody new comes
     EVENT = "event"  # eventfd, timerfd, signalfd: made ready by the tree's own doing
     EPOLL = "epoll"
     PIDFD = "pidfd"
@@ -116,9 +117,10 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Console:
-    """The terminal a wrapper itself holds: what is known of it without looking into anybody.
+    """The terminal or pipe a wrapper itself holds: what is known of it without looking into anybody.
 
-    ``unterminated``: the last line on it is not empty and not ended.
+    ``unterminated``: the last line of the output is not empty and not ended. A pipe has no modes;
+    its ``foreground`` is the command's own group.
     """
 
     key: str
@@ -127,6 +129,7 @@ class Console:
     echo: bool
     foreground: int
     unterminated: bool
+    wiring: str = "tty"
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,9 +48,23 @@ class Output:
 
     @property
     def unterminated(self) -> bool:
-        """Whether the last line shows something and is not ended: how most questions look."""
+        """Whether the last line shows something and is not ended: how most questions look.
+
+        A message of the base protocol of language servers never ends in a newline; its header
+        tells where it ends instead.
+        """
+        if self._tail.endswith(b"}") and _is_message(self.tail):
+            return False
         last = self.tail[-4096:].replace(b"\r\n", b"\n").rpartition(b"\n")[2]
         return bool(re.sub(SEQUENCE, b"", last).rpartition(b"\r")[2].strip())
+
+
+def _is_message(data: bytes) -> bool:
+    """Whether a message with its length in a header (LSP 3.17, base protocol) ends just here."""
+    header = data.rfind(b"Content-Length:")
+    end = data.find(b"\r\n\r\n", header)
+    length = data[header + 15 : data.find(b"\r\n", header)].strip() if header >= 0 <= end else b""
+    return length.isdigit() and len(length) < 10 and len(data) - end - 4 == int(length)
 
 
 def write_all(fd: int, data: bytes) -> None:

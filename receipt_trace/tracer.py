@@ -230,8 +230,9 @@ class Tracer:
     def pace(self, tree: Tree, due: int, began: int, ended: int) -> int:
         """When a tree that it took from ``began`` to ``ended`` to look at is looked at again.
 
-        A huge tree is looked at less often, so that it costs at most a tenth of a core. One
-        look that took long (something was loaded for it) does not count.
+        A huge tree is looked at less often, so that it costs at most a tenth of a core: what counts
+        is processor time, or a busy host would make us look away. One look that took long
+        (something was loaded for it) does not count.
         """
         case = self._cases.get(tree.root)
         if case is None:

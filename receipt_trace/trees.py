@@ -30,7 +30,8 @@ class Tree:
     agent is known to run its commands so; else the root may as well be a server. ``person``: a
     person sees its terminal and may type there, too. ``ended_input``: what its agent gives it to read is at its end from the
     start, so that whoever waits there is no tool call. ``givers`` are processes that may hold
-    the other end of its input besides those above it.
+    the other end of its input besides those above it. ``inputs`` are the keys of inputs that are
+    known to be its own, whatever its root has made of its descriptor 0 meanwhile.
     """
 
     root: ProcessId
@@ -43,6 +44,7 @@ class Tree:
     person: bool = False
     ended_input: bool = False
     givers: tuple[int, ...] = ()
+    inputs: frozenset[str] = frozenset()
     born: int = 1
 
     def __post_init__(self) -> None:

@@ -147,9 +147,10 @@ class Watch:
             if self._events is None:
                 self._scan(tree)
             try:
-                began = time.monotonic_ns()
+                began, spent = time.monotonic_ns(), -time.thread_time_ns()
                 due = self._tracer.step(tree, began)
-                self._due[tree.root] = self._tracer.pace(tree, due, began, time.monotonic_ns())
+                spent += time.thread_time_ns()
+                self._due[tree.root] = self._tracer.pace(tree, due, began, began + spent)
                 self._tell(tree)
                 self._reconcile(tree)
             except BrokenPipeError:

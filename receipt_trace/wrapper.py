@@ -325,6 +325,7 @@ class Run:
         )
 
     def _sample(self, now: int) -> None:
+        began = time.thread_time_ns()
         tracer, tree = self._observer()
         self._scan()
         key = self._child.key
@@ -337,7 +338,7 @@ class Run:
             given=self._forward.count,
             fed=frozenset((key,)) if self._is_fed() else frozenset(),
         )
-        self._next_sample = tracer.pace(tree, due, now, time.monotonic_ns())
+        self._next_sample = tracer.pace(tree, due, now, now + time.thread_time_ns() - began)
         if (
             self._on_wait == "interrupt"
             and tracer.waits(tree)
@@ -356,7 +357,12 @@ class Run:
             source = self._open_source()
             self._root = source.root
             start = proc.stat(self._root, self.pid).start
-            self._tree = Tree(ProcessId(self.pid, start), parent=os.getpid(), label=self._label)
+            self._tree = Tree(
+                ProcessId(self.pid, start),
+                parent=os.getpid(),
+                label=self._label,
+                inputs=frozenset((self._child.key,) if self._child.input is not None else ()),
+            )
             self._tracer = Tracer(
                 source, this_host(), self._receipts.append, self._context, time.time_ns
             )
@@ -435,12 +441,16 @@ class Run:
             return None
 
     def _console(self) -> "Console | None":
-        master = self._child.master
+        from receipt_trace.observation import Console  # noqa: PLC0415
+
+        master, said = self._child.master, self.output.unterminated
+        if master is None and self._forward.taken:  # an open pipe with nothing left in it
+            return Console(
+                self._child.key, self._child.target, True, True, self.pid, said, wiring="pipe"
+            )
         modes = terminal.modes(master) if master is not None else None
         if master is None or modes is None:
             return None
-        from receipt_trace.observation import Console  # noqa: PLC0415
-
         try:
             foreground = os.tcgetpgrp(master)
         except OSError:
@@ -451,7 +461,7 @@ class Run:
             modes.canonical,
             modes.echo,
             foreground,
-            self.output.unterminated,
+            said,
         )
 
     def _is_fed(self) -> bool:
@@ -466,7 +476,8 @@ class Run:
         context = read_context(self._open_source(), tree, waiter, time.time_ns())
         on_terminal = self._child.master is not None
         console = self._console()
-        if console is not None and (waiter.key.input == self._child.key or waiter.fd < 0):
+        ours = waiter.key.input == self._child.key or waiter.fd < 0
+        if console is not None and console.wiring == "tty" and ours:
             context = replace(context, canonical=console.canonical, echo=console.echo)
         return replace(
             context,

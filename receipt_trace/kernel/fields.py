@@ -120,6 +120,7 @@ FIELDS: Final = (
     _need("socket_file", "socket.file"),
     _need("socket_queue", "socket.wq.wait"),
     _need("sock_family", "sock.__sk_common.skc_family"),
+    _need("sock_state", "sock.__sk_common.skc_state"),
     _need("sock_socket", "sock.sk_socket"),
     _need("unix_peer", "unix_sock.peer"),
     # include/linux/wait.h, poll.h; fs/eventpoll.c

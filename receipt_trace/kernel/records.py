@@ -117,6 +117,8 @@ class FileRecord(NamedTuple):
     output: int
     terminal: int
     writers: int
+    state: int
+    unused: int
 
 
 class WaiterRecord(NamedTuple):
@@ -214,7 +216,7 @@ LAYOUTS: Final[dict[type[Record], struct.Struct]] = {
     NowRecord: struct.Struct("=HHIQQ"),
     ThreadRecord: struct.Struct("=HHIII8Q6QiIIiIi"),
     ProcessRecord: struct.Struct("=HHIIiiiIIQQQ16s"),
-    FileRecord: struct.Struct("=HHIiIIIIIQQQQQQII"),
+    FileRecord: struct.Struct("=HHIiIIIIIQQQQQQIIII"),
     WaiterRecord: struct.Struct("=HHIQQQII"),
     MemberRecord: struct.Struct("=HHIiIQ"),
     TextRecord: struct.Struct("=HHIiIQQHHI4096s"),

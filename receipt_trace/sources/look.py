@@ -23,6 +23,7 @@ SOCKET: Final = 0o140000
 PTMX: Final = 5 << 20 | 2
 _DEV_TTY: Final = 5 << 20
 _AF_UNIX: Final = 1
+_TCP_LISTEN: Final = 10  # include/net/tcp_states.h; unix sockets have it too
 _POLL_READ: Final = 0x001 | 0x040  # POLLIN and POLLRDNORM
 
 
@@ -124,8 +125,10 @@ class Books:
                 return FileKind.PIPE, key, link or key
             case 0o140000:
                 name = f"socket:[{record.inode}]"
-                kind = FileKind.UNIX if record.family == _AF_UNIX else FileKind.OUTSIDE
-                return kind, name, name
+                if record.family != _AF_UNIX:
+                    return FileKind.OUTSIDE, name, name
+                listens = record.state == _TCP_LISTEN
+                return FileKind.LISTENER if listens else FileKind.UNIX, name, name
             case 0o020000:
                 return _character(record, device)
             case 0o100000 | 0o040000:

@@ -411,11 +411,11 @@ class _Peers:
     def __init__(self, root: Path, ask: Callable[[], dict[int, int]]) -> None:
         self._root, self._ask = root, ask
         self._pairs: dict[int, int] = {}
-        self._unknown: set[int] = set()
+        self._unknown: dict[int, bool] = {}  # and whether it listens
 
     def forget(self) -> None:
         """Ask again: what had no other end may have one now, and numbers are used again."""
-        self._pairs, self._unknown = {}, set()
+        self._pairs, self._unknown = {}, {}
 
     def resolve(self, pid: int, descriptor: Descriptor) -> Descriptor:
         """Say of a socket whether it is a unix one, and whose other end it is."""
@@ -427,7 +427,9 @@ class _Peers:
             if inode not in unix:
                 return descriptor
             self._pairs = self._ask()
-            self._unknown = {i for i in unix if i not in self._pairs}
+            self._unknown = {i: listens for i, listens in unix.items() if i not in self._pairs}
+        if self._unknown.get(inode):
+            return replace(descriptor, kind=FileKind.LISTENER)
         peer = self._pairs.get(inode)
         key = None if peer is None else f"socket:[{peer}]"
         return replace(descriptor, kind=FileKind.UNIX, peer=key)

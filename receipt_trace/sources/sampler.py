@@ -282,7 +282,8 @@ class Sampler(ABC):
         if count_output:
             watched.written += self._written(tree, watched, processes)
         forest = Forest(
-            tree.root, processes, frozenset(k for k, mine in watched.inputs.items() if mine),
+            tree.root, processes,
+            tree.inputs.union(k for k, mine in watched.inputs.items() if mine),
             watched.fed | self._idle(tree, watched, processes.get(tree.root.pid)), console,
         )  # fmt: skip
         found = find_waiters(forest)

@@ -7,16 +7,21 @@ in a wait set: pyroute2 takes 0.2 s to load.
 
 import socket
 from pathlib import Path
+from typing import Final
+
+_ACCEPTS: Final = 0x10000  # __SO_ACCEPTCON: include/uapi/linux/net.h
 
 
-def unix_inodes(root: Path, pid: int) -> frozenset[int]:
-    """Inodes of the unix sockets in the process's network namespace (proc_pid_net(5))."""
+def unix_inodes(root: Path, pid: int) -> dict[int, bool]:
+    """Inodes of the unix sockets in the process's network namespace (proc_pid_net(5)), and
+    whether each listens (``__SO_ACCEPTCON`` among its flags).
+    """
     try:
         lines = (root / str(pid) / "net" / "unix").read_bytes().splitlines()[1:]
     except OSError:
-        return frozenset()
-    inodes = (line.split()[6] for line in lines if len(line.split()) > 6)
-    return frozenset(int(inode) for inode in inodes if inode.isdigit())
+        return {}
+    fields = (line.split() for line in lines)
+    return {int(f[6]): bool(int(f[3], 16) & _ACCEPTS) for f in fields if len(f) > 6}
 
 
 def unix_peers() -> dict[int, int]:

@@ -28,7 +28,7 @@ NS = 1_000_000_000
 PERIOD = NS // 10
 START = 500  # start time of every process that is not told another
 
-SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTOU = (1 << n - 1 for n in (2, 3, 15, 20, 22))
+SIGINT, SIGQUIT, SIGTERM, SIGCHLD, SIGTSTP, SIGTTOU = (1 << n - 1 for n in (2, 3, 15, 17, 20, 22))
 
 # -- descriptors ---------------------------------------------------------------------------
 
@@ -61,6 +61,11 @@ def unix(fd, inode, peer=None):
     return Descriptor(
         fd, FileKind.UNIX, name, name, peer=None if peer is None else f"socket:[{peer}]"
     )
+
+
+def listener(fd, inode=800):
+    """A unix socket that listens."""
+    return Descriptor(fd, FileKind.LISTENER, f"socket:[{inode}]", f"socket:[{inode}]")
 
 
 def tcp(fd, inode=900):

@@ -1,8 +1,11 @@
 """Who waits for whom: pictures of trees in, waiters out."""
 
+from dataclasses import replace
+
 import pytest
 from builders import (
     PARKED,
+    SIGCHLD,
     SIGINT,
     SIGQUIT,
     SIGTERM,
@@ -16,6 +19,7 @@ from builders import (
     eventfd,
     forest,
     inotify,
+    listener,
     pidfd,
     polls,
     process,
@@ -140,8 +144,15 @@ PROMPTING = {"ignored": JOBS | SIGTERM | SIGQUIT, "caught": SIGINT}
     [
         PROMPTING,
         {"ignored": JOBS | SIGQUIT, "caught": SIGINT | SIGTERM},
+        {"ignored": JOBS, "caught": SIGINT | SIGQUIT | SIGTERM},
+        {"ignored": JOBS | SIGINT | SIGTERM | SIGQUIT, "caught": SIGCHLD},
     ],
-    ids=["that ignores SIGTERM", "that catches SIGTERM"],
+    ids=[
+        "that ignores SIGTERM",
+        "that catches SIGTERM",
+        "that catches SIGQUIT, too",
+        "that found SIGINT ignored",
+    ],
 )
 def test_an_idle_shell_on_its_terminal_is_no_waiter(signals):
     """It has job control and keeps its line on SIGINT: it is between two commands."""
@@ -154,6 +165,7 @@ def test_an_idle_shell_on_its_terminal_is_no_waiter(signals):
     "signals",
     [
         {"ignored": JOBS | SIGTERM | SIGQUIT, "caught": 0},
+        {"ignored": JOBS | SIGINT | SIGTERM | SIGQUIT, "caught": 0},
         {"ignored": SIGTSTP | SIGTERM | SIGQUIT, "caught": SIGINT},
         {"ignored": SIGTTOU | SIGTERM | SIGQUIT, "caught": SIGINT},
         {"ignored": JOBS | SIGQUIT, "caught": SIGINT},
@@ -181,6 +193,7 @@ def test_an_idle_interactive_shell_on_a_pipe_is_no_waiter():
         {"ignored": SIGTERM, "caught": SIGINT},
         {"ignored": SIGQUIT, "caught": SIGINT},
         {"ignored": SIGTERM | SIGQUIT, "caught": 0},
+        {"ignored": SIGINT | SIGTERM | SIGQUIT, "caught": 0},
     ],
 )
 def test_a_root_with_only_some_of_a_shells_signals_asks_on_a_pipe(signals):
@@ -482,6 +495,58 @@ def test_a_background_relay_is_no_way_to_the_harness():
     assert find_waiters(forest(script, asks)).waiters == ()
 
 
+def multiplexer(inner, *, client=True, passes_terminal=False, **more):
+    """A terminal multiplexer: a client, and a server that listens and makes the inner terminal.
+
+    ``passes_terminal``: the client hands its terminal to the server (tmux), else it passes bytes.
+    """
+    own = [unix(5, 71, 70)] if client else []
+    own += [tty(6, 1)] if passes_terminal else []
+    server = process(11, polls(3, 4, *(d.fd for d in own)), ppid=10, comm="server",
+                     held=[listener(3), ptmx(4, 2), *own])  # fmt: skip
+    front = process(10, polls(3) if passes_terminal else polls(0, 3), comm="client", on=1,
+                    held=[tty(0, 1), unix(3, 70, 71)])  # fmt: skip
+    asks = process(12, inner, ppid=11, comm="rm", on=2, held=[tty(0, 2)], **more)
+    if not client:
+        front = process(10, PARKED, comm="sh", on=1, held=[tty(0, 1)])
+    return find_waiters(forest(front, server, asks))
+
+
+@pytest.mark.parametrize(
+    ("passes_terminal", "relays"), [(True, ("server",)), (False, ("client", "server"))]
+)
+def test_a_question_within_a_terminal_multiplexer_is_the_inner_readers(passes_terminal, relays):
+    """Although its server listens for others: it is the harness whose terminal it shows."""
+    found = multiplexer(blocked_read(), passes_terminal=passes_terminal).waiters
+    assert [(w.comm, w.relays, w.dead) for w in found] == [("rm", relays, False)]
+
+
+@pytest.mark.parametrize("passes_terminal", [True, False])
+def test_work_within_a_terminal_multiplexer_is_no_question(passes_terminal):
+    """Neither its client nor its server asks by itself."""
+    assert multiplexer(SLEEPS, passes_terminal=passes_terminal) == Findings()
+    idle = multiplexer(blocked_read(), passes_terminal=passes_terminal, **PROMPTING)
+    assert idle == Findings()
+
+
+def test_a_question_within_a_multiplexer_that_nobody_shows_is_not_dead():
+    """Somebody may still come to its server; whether is not known."""
+    assert multiplexer(blocked_read(), client=False) == Findings()
+
+
+def test_a_server_that_listens_beside_its_terminal_is_no_waiter():
+    """It serves, and its keys are an extra."""
+    assert waiters(process(10, polls(0, 3), on=1, held=[tty(), listener(3)])) == []
+
+
+def test_a_client_of_an_idle_server_of_its_own_is_a_waiter():
+    """The server in its tree does nothing unless somebody new comes."""
+    client = process(10, polls(0, 3), on=1, held=[tty(), unix(3, 70, 71)])
+    server = process(11, polls(3, 4), ppid=1, held=[listener(3), unix(4, 71, 70)])
+    (found,) = find_waiters(forest(client, server)).waiters
+    assert found.key.pid == 10
+
+
 # -- dead waits ----------------------------------------------------------------------------------
 
 
@@ -511,6 +576,15 @@ def test_a_question_to_a_stuck_driver_is_dead(driver):
 def test_a_question_to_a_driver_that_may_still_act_is_nothing(driver):
     """Its time-out has not passed, or it does something else."""
     assert driven(driver) == ()
+
+
+def test_a_relay_within_a_relay_that_nobody_can_reach_is_not_the_dead_one():
+    """The question is the innermost reader's."""
+    outer = process(10, polls(3), comm="script", held=[ptmx(3, 2)])
+    inner = process(11, polls(0, 3), ppid=10, comm="script", on=2, held=[tty(0, 2), ptmx(3, 3)])
+    asks = process(12, blocked_read(), ppid=11, comm="rm", on=3, held=[tty(0, 3)])
+    found = find_waiters(forest(outer, inner, asks)).waiters
+    assert [(w.comm, w.dead) for w in found] == [("rm", True)]
 
 
 def test_an_idle_shell_under_a_stuck_driver_is_not_dead():
@@ -592,6 +666,23 @@ def test_a_blind_program_that_runs_a_command_does_not_ask():
     """Sudo that has got its password has a child; a dead child is none."""
     assert blind(process(11, SLEEPS, ppid=10), **SECRET).waiters == ()
     assert len(blind(process(11, state="Z", ppid=10), **SECRET).waiters) == 1
+
+
+def test_a_command_that_a_set_uid_program_runs_is_not_judged_by_an_unfinished_line():
+    """A download below sudo looks just so; with the echo off, it is a question for a secret."""
+    below = process(11, UNSEEN, ppid=10, comm="curl", held=None, on=1, group=10)
+    assert blind(below, unterminated=True).waiters == ()
+    assert [w.comm for w in blind(below, **SECRET).waiters] == ["curl"]
+
+
+def test_a_pipe_of_our_own_speaks_too():
+    """Where nothing is left in it and a line was left unfinished; it has no echo to switch off."""
+    asks = process(10, UNSEEN, comm="sudo", held=None)
+    pipe = Console(STDIN, "pipe:[7]", True, True, 10, True, wiring="pipe")
+    (found,) = find_waiters(forest(asks, console=pipe)).waiters
+    assert (found.wiring, found.target, found.grade) == ("pipe", "pipe:[7]", "terminal")
+    quiet = replace(pipe, unterminated=False)
+    assert find_waiters(forest(asks, console=quiet)).waiters == ()
 
 
 def test_without_a_terminal_of_our_own_the_blind_stay_blind():

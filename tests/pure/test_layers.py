@@ -98,8 +98,12 @@ def test_the_rule_takes_only_the_meaning_of_a_wait_status_from_os():
 
 
 def test_only_the_wiring_and_the_builder_start_programs():
-    """And the commands and the core nowhere else."""
-    found = [path for path, source in MODULES.items() if "subprocess" in names(imports(source))]
+    """And the commands and the core nowhere else; litmus runs what it measures."""
+    found = [
+        path
+        for path, source in MODULES.items()
+        if "subprocess" in names(imports(source)) and not path.startswith("litmus/")
+    ]
     assert sorted(found) == ["kernel/objects.py", "wiring.py"]
 
 

@@ -348,6 +348,11 @@ def test_other_modes_are_not_the_alternate_screen(text):
         (b"log\n\x1b]0;title\x07", False),
         (b"50%\r", False),
         (b"50%\r    ", False),
+        (b"Content-Length: 2\r\n\r\n{}", False),
+        (b"log\nContent-Length: 2\r\nContent-Type: x\r\n\r\n{}", False),
+        (b'Content-Length: 9\r\n\r\n{"half": {}', True),
+        (b"Content-Length: x\r\n\r\n{}", True),
+        (b"Overwrite {}", True),
     ],
 )
 def test_a_line_is_unfinished_when_it_shows_something(output, expected):

@@ -139,6 +139,28 @@ def test_the_end_lets_go_of_every_tree(make, proc):
         os.fstat(events.reader)
 
 
+def test_a_busy_host_does_not_make_it_look_away(make, proc, monkeypatch):
+    """What a look costs is processor time: it waits for its turn on a processor without cost."""
+    proc.add(10, 1, ("make",))
+    events = Events()
+    watch = make(events=events)
+    tree = watch.discovery.name_root(10)
+    step = watch._tracer.step
+
+    def slow(*arguments, **more):
+        time.sleep(0.05)
+        return step(*arguments, **more)
+
+    monkeypatch.setattr(watch._tracer, "step", slow)
+    for _ in range(2):  # the first long look never counts
+        watch._due.clear()
+        watch.turn(time.monotonic_ns())
+    ahead = watch._due[tree.root] - time.monotonic_ns()
+    assert ahead <= module.SAMPLE_PERIOD_NS
+    watch.stop()
+    watch.run()
+
+
 # -- without events --------------------------------------------------------------------------------
 
 

@@ -868,6 +868,20 @@ def test_a_set_uid_program_asks_for_a_secret(
     eventually(lambda: gone(receipt["program"]["pid"]), "the program has ended")
 
 
+def test_a_set_uid_program_that_reads_a_pipe_asks_too(
+    tmp_path: Path, unprivileged: tuple[str, ...]
+) -> None:
+    """What it has printed speaks, and that nothing is left in its pipe."""
+    need("su")
+    options = ("--wiring", "pipe", "--timeout", "3", "--receipts", "-")
+    done, _ = as_nobody(unprivileged, tmp_path, "su", options=options)
+    receipts = parse(done.stdout)
+    assert len(waits(receipts)) == 1, done
+    assert receipts[0]["evidence"]["grade"] == "terminal"
+    assert receipts[0]["input"]["kind"] == "stream"
+    assert "Password:" in receipts[0]["prompt"]["text"]
+
+
 def test_the_doctor_tells_an_unprivileged_user_what_is_missing(
     tmp_path: Path, unprivileged: tuple[str, ...]
 ) -> None:

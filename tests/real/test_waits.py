@@ -207,6 +207,9 @@ CASES: Final = (
            "import ctypes, os, threading\nleave = ctypes.CDLL(None).syscall\n"
            "def work():\n    os.write(1, b'leader? ')\n    os.read(0, 10)\n"
            "threading.Thread(target=work).start()\nleave(60, 0)\n"),
+    python("standard input moved elsewhere at once", "moved?",
+           "import os\nos.dup2(0, 19); os.dup2(os.open('/dev/null', 0), 0)\n"
+           "print('moved? ', end='', flush=True)\nos.read(19, 9)\n"),
     python("readv", "vector?",
            "import os\nprint('vector? ', end='', flush=True)\nos.readv(0, [bytearray(9)])\n"),
     # a child of a shell that is fed over a pipe would eat the next command
