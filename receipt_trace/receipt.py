@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from importlib import resources
 from typing import Any, Final
 
-from receipt_trace.constants import ARGV_BYTES, NS, PROMPT_BYTES
+from receipt_trace.constants import ARGV_BYTES, NS
 from receipt_trace.errors import exit_status
 from receipt_trace.observation import Context, Holder, InputEnd, Waiter, WaiterKey
 from receipt_trace.rule import Confirmed, How, Resolved
-from receipt_trace.screen import read_prompt
+from receipt_trace.screen import cut, read_prompt
 from receipt_trace.terminal import InputKind, input_kind
 from receipt_trace.trees import Tree
 
@@ -284,7 +284,7 @@ class Clerk:
             time=_rfc3339(wall),
             monotonic_ns=time,
             input=replace(receipt.input, kind=InputKind.STREAM.value, holders=(), person=False),
-            prompt=PromptPart(asked[:PROMPT_BYTES], len(asked) > PROMPT_BYTES, "syscall", False),
+            prompt=PromptPart(*cut(asked), "syscall", False),
             advice=_UNANSWERED,
             resolution=ResolutionPart(
                 how=How.EOF.value,

@@ -44,7 +44,7 @@ def read_prompt(
     rows, cursor, wrapped = _draw(visible, terminal, max(2, columns), max(2, lines))
     top, bottom = (0, len(rows)) if drawn else _paragraph(rows, cursor)
     text = "".join(rows[y] if y in wrapped else rows[y].rstrip() + "\n" for y in range(top, bottom))
-    return Prompt(*_cut(text.strip("\n").rstrip()), drawn)
+    return Prompt(*cut(text.strip("\n").rstrip()), drawn)
 
 
 def _visible(output: bytes, alternate: bool) -> bytes:
@@ -89,7 +89,7 @@ def _paragraph(rows: list[str], cursor: int) -> tuple[int, int]:
     return max(top, 0), max(bottom, 0)
 
 
-def _cut(text: str) -> tuple[str, bool]:
+def cut(text: str) -> tuple[str, bool]:
     """The end of the text that fits into a receipt; control characters left over are dropped."""
     clean = "".join(c for c in text if c == "\n" or c.isprintable())
     raw = clean.encode("utf-8", "replace")

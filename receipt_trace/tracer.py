@@ -210,6 +210,16 @@ class Tracer:
 
     def _questions(self, case: _Case, sample: Sample, wall: int) -> None:
         """Questions that met a closed input: told when their process has ended, or in a while."""
+        self._note_questions(case)
+        for process, (end, asked, context) in list(case.unanswered.items()):
+            ended = sample.ended.get(process, None if sample.alive else Ending())
+            if ended is not None or sample.time - end.time > _GOES_ON_NS:
+                del case.unanswered[process]
+                status = ended.status if ended is not None else None
+                until = (sample.time, status)
+                self._deliver(case.clerk.unanswered(case.tree, end, asked, context, until, wall))
+
+    def _note_questions(self, case: _Case) -> None:
         for end in self.source.ends(case.tree):
             asked = question(end)
             if asked is not None and end.process not in case.told:
@@ -219,13 +229,6 @@ class Tracer:
                     end.comm, end.wiring, end.fd, end.target, "read", grade=_KERNEL,
                 )  # fmt: skip
                 case.unanswered[end.process] = (end, asked, self._context(case.tree, waiter))
-        for process, (end, asked, context) in list(case.unanswered.items()):
-            ended = sample.ended.get(process, None if sample.alive else Ending())
-            if ended is not None or sample.time - end.time > _GOES_ON_NS:
-                del case.unanswered[process]
-                status = ended.status if ended is not None else None
-                until = (sample.time, status)
-                self._deliver(case.clerk.unanswered(case.tree, end, asked, context, until, wall))
 
     def pace(self, tree: Tree, due: int, began: int, ended: int) -> int:
         """When a tree that it took from ``began`` to ``ended`` to look at is looked at again.
@@ -250,6 +253,7 @@ class Tracer:
             receipt = self._receipt(case, transition, wall)
             if receipt is not None:
                 self._deliver(receipt)
+        self._note_questions(case)
         for end, asked, context in case.unanswered.values():
             self._deliver(case.clerk.unanswered(tree, end, asked, context, (now, None), wall))
         if self._record is not None:

@@ -12,6 +12,7 @@ from exporters.jsonl import JsonLinesFile
 from exporters.metrics import MetricsExporter
 from exporters.page import LATEST, PageExporter
 from exporters.stream import StreamExporter
+from receipt_trace.constants import SAMPLE_PERIOD_NS
 from receipt_trace.health import Health, SourceHealth
 from receipt_trace.observation import ProcessId
 from receipt_trace.receipt import Host
@@ -77,6 +78,8 @@ class Script:
     """A source that shows what it is told."""
 
     name = "procfs"
+    attach = None
+    period = SAMPLE_PERIOD_NS
 
     def __init__(self, samples):
         self._samples = iter(samples)
@@ -84,6 +87,14 @@ class Script:
     def sample(self, tree, now, **_):
         """The next one."""
         return next(self._samples)
+
+    def moved(self, tree, now):
+        """Always."""
+        return True
+
+    def ends(self, tree):
+        """None."""
+        return []
 
     def forget(self, tree):
         """Nothing is kept."""

@@ -130,13 +130,17 @@ def test_the_exporters_know_only_the_receipt():
 
 
 def test_nothing_that_is_read_can_reach_a_shell_or_an_interpreter():
-    """No module but the wiring, which runs what the caller gives, can start or evaluate anything."""
+    """But the wiring, which runs what the caller gives, the builder, which runs a Python on a text
+    of our own, and litmus, which measures commands, no module can start or evaluate anything.
+    """
     modules = {"subprocess", "pty", "pickle", "marshal", "shelve", "multiprocessing", "code"}
     builtins = {"eval", "exec", "compile", "__import__"}
     starts = ("os.system", "os.popen", "os.spawn", "os.posix_spawn", "os.exec", "os.fork")
     everything = {**MODULES, **{f"exporters/{p}": s for p, s in sources(files("exporters"))}}
-    del everything["wiring.py"]
+    del everything["wiring.py"], everything["kernel/objects.py"]
     for path, source in everything.items():
+        if path.startswith("litmus/"):
+            continue
         assert not names(imports(source)) & modules, path
         called = {
             ast.unparse(n.func) for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Call)
