@@ -22,6 +22,7 @@ A family is what its cases share, and a list of cases::
     answer = "y\n"                          # on this it goes on
     after = "test ! -e f"                   # shell text that succeeds once that has been done
     patience = 40                           # it has asked after so many seconds (20 without it)
+    miss = "why it is known to be missed"   # shown in the report; nothing is judged by it
     quick = true                            # in the representative subset
 
 A control says ``asks = false``, and instead of a kind: ``why`` it looks like a question though
@@ -77,9 +78,10 @@ _CASE_KEYS: Final = {
     "shown": _TEXT,
     "status": "an exit status",
     "patience": "a number of seconds",
+    "miss": _TEXT,
     "quick": "true or false",
 }
-_ASKING_ONLY: Final = ("kind", "program", "question", "answer", "after", "patience")
+_ASKING_ONLY: Final = ("kind", "program", "question", "answer", "after", "patience", "miss")
 _CONTROL_ONLY: Final = ("feed", "shown", "status", "why")
 
 
@@ -100,7 +102,8 @@ class Case:
     the start. ``answer``: what makes a waiting command go on. ``after``: shell text that
     succeeds once the asked-for action has happened. ``shown`` and ``status`` (``None``: it
     goes on) prove that a control really ran. ``lock`` names what only one case at a time may
-    use. ``patience``: seconds until it has asked at the latest.
+    use. ``patience``: seconds until it has asked at the latest. ``miss``: the reason where it is
+    known that the product does not report it; nothing is judged by it.
     """
 
     family: str
@@ -125,6 +128,7 @@ class Case:
     shown: str = ""
     status: int | None = None
     patience: float = 20.0
+    miss: str = ""
     quick: bool = False
 
     @property

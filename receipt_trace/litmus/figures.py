@@ -56,7 +56,11 @@ def figures(results: Sequence[Result], timing: Sequence[Result] = ()) -> dict[st
         "latency": {way: _spread(values) for way, values in latencies(timing or results).items()},
         "baselines": _baselines(ran),
         "closed_input": {f"{way[0]}, {way[1]}": _closed(_of(ran, way)) for way in ways},
-        "missed": _list(ran, MISSED),
+        "missed": [
+            {**_name(x), "why": x[2].why, "reason": x[1].miss}
+            for x in ran
+            if x[2].outcome == MISSED
+        ],
         "false": _list(ran, FALSE),
         "wrong": _wrong(ran),
         "did_not_wait": _list(ran, DID_NOT_WAIT),

@@ -48,11 +48,7 @@ def markdown(found: Mapping[str, Any], picture: str = "") -> str:
         _baselines(found["baselines"]),
         _closed(found["closed_input"]),
         _families(found["by_family"]),
-        _listing(
-            "Missed",
-            found["missed"],
-            "Every wait that the oracle saw and that got no receipt, with what the oracle saw.",
-        ),
+        _missed(found["missed"]),
         _listing("False reports", found["false"], "Every receipt where nobody waited."),
         _wrong(found["wrong"]),
         _listing(
@@ -166,9 +162,23 @@ def _wrong(found: Sequence[Mapping[str, str]]) -> str:
     return f"## Wrong or incomplete receipts\n\n{_table(['case', 'wiring', 'through', 'part', 'expected', 'said'], rows)}"
 
 
+def _missed(found: Sequence[Mapping[str, str]]) -> str:
+    if not found:
+        return "## Missed\n\nNone.\n"
+    rows = [
+        [x["case"], x["wiring"], x["through"], x["reason"] or "not known", _code(x["why"])]
+        for x in found
+    ]
+    return (
+        "## Missed\n\nEvery wait that the oracle saw and that got no receipt, with the reason and "
+        "what the oracle saw. What the reasons mean is in [rule.md](rule.md#what-is-missed).\n\n"
+        + _table(["case", "wiring", "through", "reason", "seen"], rows)
+    )
+
+
 def _listing(title: str, found: Sequence[Mapping[str, str]], about: str) -> str:
     if not found:
-        return f"## {title}\n\nNone.\n" if title in ("Missed", "False reports") else ""
+        return f"## {title}\n\nNone.\n" if title == "False reports" else ""
     rows = [[x["case"], x["wiring"], x["through"], _code(x["why"])] for x in found]
     return f"## {title}\n\n{about}\n\n{_table(['case', 'wiring', 'through', 'seen'], rows)}"
 

@@ -2,6 +2,10 @@
 
 import pytest
 from builders import FakeProc
+from hypothesis import settings
+
+settings.register_profile("any machine", deadline=None)  # it may be busy
+settings.load_profile("any machine")
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from receipt_trace.sources import containers
@@ -96,7 +96,6 @@ def test_garbage_of_one_engine_does_not_hide_the_other(engines):
     assert engines.name() == "db"
 
 
-@settings(deadline=None)  # the machine may be busy
 @given(st.binary(max_size=40))
 def test_no_bytes_make_it_fail(tmp_path_factory, data):
     """Whatever is in the files."""

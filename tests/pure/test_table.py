@@ -2,7 +2,7 @@
 
 import pytest
 from builders import NS, START, context, waiter
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from receipt_trace.observation import Holder, ProcessId, Program
@@ -112,7 +112,6 @@ def test_a_row_that_is_too_wide_is_cut_and_says_so():
 texts = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from([BAD, "x" * 500, ""])
 
 
-@settings(deadline=None)  # the machine may be busy
 @given(
     st.lists(st.tuples(texts, texts, st.integers(-(10**18), 10**18), st.booleans()), max_size=3),
     st.integers(1, 200),
@@ -169,7 +168,6 @@ def test_what_is_not_known_is_said():
     assert not any("person" in line for line in lines)
 
 
-@settings(deadline=None)  # the machine may be busy
 @given(texts, st.integers(1, 120))
 def test_no_line_of_a_receipt_is_wider_than_the_screen_or_acts_on_it(text, width):
     """Whatever a process calls itself and prints."""
