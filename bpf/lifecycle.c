@@ -26,6 +26,18 @@ static inline __attribute__((always_inline)) void tell(struct event_record *even
 		lost(LOST_EVENT);
 }
 
+/* The file that a program was started with as its input. */
+BPF_TABLE("lru_hash", u32, u64, given, 16384);
+
+static inline __attribute__((always_inline)) __u64 own_file(__u32 fd)
+{
+	__u64 table = GET(GET(bpf_get_current_task(), task_files), files_table);
+
+	if (fd >= GET(table, table_max))
+		return 0;
+	return word(GET(table, table_files) + 8 * (__u64)fd);
+}
+
 /* Runs in the parent, before the child is woken for the first time. */
 int on_fork(struct bpf_raw_tracepoint_args *ctx)
 {
@@ -37,7 +49,7 @@ int on_fork(struct bpf_raw_tracepoint_args *ctx)
 	event.tgid = GET(child, task_tgid);
 	if (event.tgid == event.parent)
 		return 0;  /* a thread */
-	root = marks.lookup(&event.parent);
+	root = nurses.lookup(&event.parent) ? &event.tgid : marks.lookup(&event.parent);
 	if (root) {
 		value = *root;
 		if (marks.update(&event.tgid, &value))
@@ -51,10 +63,11 @@ int on_fork(struct bpf_raw_tracepoint_args *ctx)
 int on_exec(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct event_record event = {};
-	__u64 task = ctx->args[ARG_exec_task];
+	__u64 task = ctx->args[ARG_exec_task], input = own_file(0);
 
 	event.tgid = GET(task, task_tgid);
 	event.start = GET(GET(task, task_leader), task_start);
+	given.update(&event.tgid, &input);
 	tell(&event, RECORD_EXEC);
 	return 0;
 }
@@ -76,6 +89,7 @@ int on_exit(struct bpf_raw_tracepoint_args *ctx)
 	if (!event.status)
 		event.status = GET(leader, task_exit_code);
 	marks.delete(&event.tgid);
+	given.delete(&event.tgid);
 	tell(&event, RECORD_EXIT);
 	return 0;
 }

@@ -15,6 +15,8 @@ BPF_ARRAY(settings, struct settings, 1);
 
 /* Process number to what its tree is marked with (kept exact by lifecycle.c). */
 BPF_HASH(marks, u32, u32, 65536);
+/* Processes each child of which is the root of a tree: harnesses, and shells that live on. */
+BPF_HASH(nurses, u32, u32, 1024);
 /* Processes whose descriptors are wanted, for the time of one look. */
 BPF_HASH(wanted, u32, u32, 4096);
 /* Threads whose wait set is wanted: the address of the poll's table, or of the epoll set. */

@@ -4,21 +4,18 @@
  * to the end of an input. Only what programs write is read here, never what they are given.
  */
 BPF_TABLE("lru_hash", struct place, struct said, said, 1024);
-/* The input from which a process has last read something: its inode. */
-BPF_TABLE("lru_hash", u32, u64, took, 16384);
+/* The inputs from which a process has read something. */
+struct reader {
+	__u32 tgid, unused;
+	__u64 inode;
+};
+BPF_TABLE("lru_hash", struct reader, u32, took, 16384);
 BPF_PERCPU_ARRAY(blank, struct said, 1);
 
 #define S_IFREG 0100000
 #define S_IFDIR 0040000
-
-static inline __attribute__((always_inline)) __u64 own_file(__u32 fd)
-{
-	__u64 table = GET(GET(bpf_get_current_task(), task_files), files_table);
-
-	if (fd >= GET(table, table_max))
-		return 0;
-	return word(GET(table, table_files) + 8 * (__u64)fd);
-}
+#define PARTS 4            /* of a vector are looked at, the last ones */
+#define TTY_HUPPED 18      /* include/linux/tty.h: bit of tty_struct.flags */
 
 static inline __attribute__((always_inline)) struct said *said_at(struct place *place)
 {
@@ -33,13 +30,36 @@ static inline __attribute__((always_inline)) struct said *said_at(struct place *
 	return said.lookup(place);
 }
 
+/* Append to what was said; length may be 0. */
+static inline __attribute__((always_inline)) void keep(struct said *said, __u64 address,
+						       __u64 length)
+{
+	__u64 chunk = length > SAID_CHUNK ? SAID_CHUNK : length, at, over;
+
+	if (!length)
+		return;
+	at = said->kept & (SAID_BYTES - 1);
+	if (bpf_probe_read_user(&said->text[at], chunk, (void *)(address + length - chunk)))
+		return;
+	over = at + chunk;
+	if (over > SAID_BYTES) {
+		over -= SAID_BYTES;
+		if (over <= SAID_CHUNK)
+			bpf_probe_read_kernel(said->text, over, &said->text[SAID_BYTES]);
+	}
+	said->kept += chunk;
+	said->total += length;
+	said->tgid = bpf_get_current_pid_tgid() >> 32;
+	said->time = bpf_ktime_get_ns();
+}
+
 int on_write(struct enter *ctx)
 {
 	struct place place = {};
-	__u64 file, inode, sock, address = ctx->args[1], length = ctx->args[2], part[2];
-	__u64 chunk, at, over;
-	__u32 tgid = bpf_get_current_pid_tgid() >> 32, type;
+	__u64 file, inode, sock, address = ctx->args[1], length = ctx->args[2], part[2], first;
+	__u32 tgid = bpf_get_current_pid_tgid() >> 32, type, vector;
 	struct said *said;
+	int step;
 
 	if (!marks.lookup(&tgid))
 		return 0;
@@ -58,6 +78,7 @@ int on_write(struct enter *ctx)
 	} else if (type != FIFO && (ctx->args[0] != 1 && ctx->args[0] != 2)) {
 		return 0; /* of files only those that are an output */
 	}
+	vector = ctx->number == NR_writev || ctx->number == NR_sendmsg;
 	if (ctx->number == NR_sendmsg) {
 		/* struct user_msghdr: msg_iov and msg_iovlen are its third and fourth word */
 		if (bpf_probe_read_user(part, sizeof(part), (void *)(address + 16)))
@@ -65,33 +86,26 @@ int on_write(struct enter *ctx)
 		address = part[0];
 		length = part[1];
 	}
-	if (ctx->number == NR_writev || ctx->number == NR_sendmsg) {
-		/* the last part; C libraries put nothing after it */
-		if (!length || length > 1024 ||
-		    bpf_probe_read_user(part, sizeof(part), (void *)(address + 16 * (length - 1))))
-			return 0;
-		address = part[0];
-		length = part[1];
-	}
+	if (vector && length > 1024)
+		return 0;
 	place.inode = GET(inode, inode_number);
 	place.filesystem = GET(GET(inode, inode_filesystem), filesystem_device);
 	said = length ? said_at(&place) : NULL;
 	if (!said)
 		return 0;
-	chunk = length > SAID_CHUNK ? SAID_CHUNK : length;
-	at = said->kept & (SAID_BYTES - 1);
-	if (bpf_probe_read_user(&said->text[at], chunk, (void *)(address + length - chunk)))
+	if (!vector) {
+		keep(said, address, length);
 		return 0;
-	over = at + chunk;
-	if (over > SAID_BYTES) {
-		over -= SAID_BYTES;
-		if (over <= SAID_CHUNK)
-			bpf_probe_read_kernel(said->text, over, &said->text[SAID_BYTES]);
 	}
-	said->kept += chunk;
-	said->total += length;
-	said->tgid = tgid;
-	said->time = bpf_ktime_get_ns();
+	/* musl's stdio puts its buffer before a part that may be empty */
+	first = length > PARTS ? length - PARTS : 0;
+	for (step = 0; step < PARTS; step++) {
+		if (first + step >= length ||
+		    bpf_probe_read_user(part, sizeof(part),
+					(void *)(address + 16 * (first + step))))
+			break;
+		keep(said, part[0], part[1]);
+	}
 	return 0;
 }
 
@@ -101,8 +115,9 @@ int on_read(struct leave *ctx)
 	struct eof_record record = {};
 	struct settings *set = setting();
 	struct said *said_there;
-	__u64 task, regs, file, inode, parents, *before;
-	__u32 *root;
+	struct reader reader = {};
+	__u64 task, regs, file, inode, parents, tty, *started;
+	__u32 *root, yes = 1;
 	int stream;
 
 	record.tgid = bpf_get_current_pid_tgid() >> 32;
@@ -115,20 +130,32 @@ int on_read(struct leave *ctx)
 	record.fd = GET(regs, regs_arg0);
 	file = own_file(record.fd);
 	parents = GET(GET(GET(task, task_parent), task_files), files_table);
-	record.inherited = file && file == word(GET(parents, table_files));
+	/* Is it what the program was started with? A shell opens others in its place for a while. */
+	started = given.lookup(&record.tgid);
+	record.inherited = file && (started ? *started == file
+					    : record.root == record.tgid ||
+						      file == word(GET(parents, table_files)));
 	inode = file ? GET(file, file_inode) : 0;
 	record.type = inode ? GET(inode, inode_mode) : S_IFREG;
 	if ((record.type & TYPE) == S_IFREG || (record.type & TYPE) == S_IFDIR)
 		return 0;
 	record.inode = GET(inode, inode_number);
 	if (ctx->result > 0) {
-		took.update(&record.tgid, &record.inode);
+		reader.tgid = record.tgid;
+		reader.inode = record.inode;
+		took.update(&reader, &yes);
 		return 0;
 	}
 	if (ctx->number == NR_read && !GET(regs, regs_arg2))
 		return 0; /* it asked for nothing */
-	before = took.lookup(&record.tgid);
-	record.took = before && *before == record.inode;
+	if ((record.type & TYPE) == CHARACTER && names_terminal(GET(inode, inode_device))) {
+		tty = GET(GET(file, file_private), tty_file_terminal);
+		if (!(GET(tty, tty_flags) >> TTY_HUPPED & 1))
+			return 0; /* somebody pressed ^D, or it is read without waiting (VMIN 0) */
+	}
+	reader.tgid = record.tgid;
+	reader.inode = record.inode;
+	record.took = took.lookup(&reader) != NULL;
 	record.kind = RECORD_EOF;
 	record.size = sizeof(record);
 	record.device = GET(inode, inode_device);

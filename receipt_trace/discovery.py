@@ -119,6 +119,10 @@ class Discovery:
         """Processes whose every child is of interest: who sees no events must ask for them."""
         return [*self.shells, *self._named]
 
+    def nurses(self) -> set[int]:
+        """Processes whose children are tool calls, or may be."""
+        return {*self.shells, *self._named, *self.harnesses}
+
     def known(self, pid: int) -> bool:
         """Whether a child of one of those has been seen already."""
         return self.trees.of(pid) is not None or pid in self.shells

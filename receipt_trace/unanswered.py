@@ -9,6 +9,7 @@ import re
 from typing import Final
 
 from receipt_trace.observation import InputEnd
+from receipt_trace.output import SEQUENCE
 
 # What a question ends with, once the blanks after it are gone.
 _ENDS: Final = "?:>])}"
@@ -27,7 +28,8 @@ def question(end: InputEnd) -> str | None:
     """
     if not end.given or end.took or not end.own:
         return None
-    text = end.said.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
+    said = re.sub(SEQUENCE, b"", end.said)
+    text = said.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
     unterminated = not text.endswith("\n")
     lines = [line for line in text.split("\n") if line.strip()]
     last = lines[-1].rstrip() if lines else ""

@@ -16,7 +16,7 @@ from receipt_trace.agents import Registry
 from receipt_trace.constants import NS, SAMPLE_PERIOD_NS
 from receipt_trace.discovery import Discovery
 from receipt_trace.health import Health
-from receipt_trace.observation import Context, Fork, ProcessId, Stir, Waiter
+from receipt_trace.observation import Context, Fork, Lifecycle, ProcessId, Stir, Waiter
 from receipt_trace.receipt import Host, Receipt
 from receipt_trace.rule import How
 from receipt_trace.sources import proc, scan
@@ -128,15 +128,11 @@ class Watch:
 
     def turn(self, now: int) -> None:
         """Take what events there are, sample the trees that are due."""
-        events = self._events.read() if self._events is not None else []
-        self._taken += len(events)
-        if self.discovery.take(events):
-            self._overflows += 1
-            self._log.warning("events_lost", action="every process is looked at again")
-            self._next_sweep = 0
+        events = self._take()
         stirred = {event.root for event in events if isinstance(event, Stir)}
         if now >= self._next_sweep:
             self._sweep(now)
+        self._source.nurse(self.discovery.nurses())
         if self._events is None:
             self._scan_parents()
         for tree in self.trees:
@@ -158,6 +154,16 @@ class Watch:
             except Exception:  # noqa: BLE001  (one tree that we cannot digest must not blind us)
                 self._log.exception("tree_failed", root_pid=tree.root.pid, label=tree.label)
                 self._end(tree)
+
+    def _take(self) -> list[Lifecycle]:
+        """Take what events there are, and return them."""
+        events = self._events.read() if self._events is not None else []
+        self._taken += len(events)
+        if self.discovery.take(events):
+            self._overflows += 1
+            self._log.warning("events_lost", action="every process is looked at again")
+            self._next_sweep = 0
+        return events
 
     def _wake_at(self, now: int) -> int:
         blind = self._events is None and self.discovery.parents()
@@ -189,8 +195,12 @@ class Watch:
 
     def _reconcile(self, tree: Tree) -> None:
         """Drop members that are gone; end a tree that has none left."""
-        for pid in set(tree.members) - set(self._source.processes(tree)):
-            if not self.discovery.lives(pid):
+        missing = set(tree.members) - set(self._source.processes(tree))
+        if missing and self._events is not None:
+            # What they did last, and their statuses, came after the events of this turn were read.
+            self._take()
+        for pid in missing:
+            if pid in tree.members and not self.discovery.lives(pid):
                 self.discovery.gone(pid, None)
         if not tree.members:
             self._tracer.step(tree, time.monotonic_ns())

@@ -92,6 +92,7 @@ FIELDS: Final = (
     # include/linux/tty.h, tty_driver.h; drivers/tty/n_tty.c
     _need("tty_file_terminal", "tty_file_private.tty"),
     _need("tty_driver", "tty_struct.driver"),
+    _need("tty_flags", "tty_struct.flags"),
     _need("tty_index", "tty_struct.index"),
     _need("tty_modes", "tty_struct.termios.c_lflag"),
     _need("tty_rows", "tty_struct.winsize.ws_row"),

@@ -58,6 +58,7 @@ _READ: Final = 0  # number of read(2) on x86-64
 _CHUNK: Final = 1 << 18  # bytes asked for in one read of a walk; the kernel gives 32 KiB at most
 _PROG_INFO: Final = 200  # bytes of struct bpf_prog_info, up to and with run_time_ns
 _RUN_TIME: Final = 192  # offset of run_time_ns
+_STOCK_S: Final = 5.0  # between two countings of how long the programs ran
 _STACKS: Final = (4096, 8192, 16384, 32768, 65536)  # THREAD_SIZE: 16 KiB, 32 with KASAN
 _PADDINGS: Final = (0, 8, 16, 24)  # above the saved registers: 16 with CONFIG_X86_FRED
 _REGISTERS: Final = 168  # sizeof(struct pt_regs)
@@ -99,7 +100,8 @@ class Kernel:
         self._links: dict[str, int] = {}
         self._maps: dict[str, int] = {}
         self._programs: dict[str, int] = {}
-        self.regs = 0
+        self.regs = self.lost = 0
+        self.ran = self._counted = 0.0
         self.kinds: dict[int, FileKind] = {}
         self.epoll = 0
         self.pipes = 0
@@ -188,6 +190,14 @@ class Kernel:
         """Track it no longer."""
         syscall.delete(self._maps["marks"], struct.pack("=I", pid))
 
+    def nurse(self, pid: int) -> None:
+        """Track every child of a process from its birth, each as the root of a tree."""
+        syscall.update(self._maps["nurses"], struct.pack("=I", pid), bytes(4))
+
+    def dismiss(self, pid: int) -> None:
+        """Track its children no longer."""
+        syscall.delete(self._maps["nurses"], struct.pack("=I", pid))
+
     def marked(self) -> list[int]:
         """Every process that is tracked now."""
         return [struct.unpack("=I", key)[0] for key in syscall.keys(self._maps["marks"], 4)]
@@ -199,9 +209,17 @@ class Kernel:
             for which in range(3)
         ]
         events, marks, calls = (int.from_bytes(count, "little") for count in counts)
+        self.lost = events + marks + calls
         return events, marks, calls
 
-    def run_seconds(self) -> float:
+    def take_stock(self) -> None:
+        """Bring ``lost`` and ``ran`` up to date, which others may read at any time."""
+        self.losses()
+        now = time.monotonic()
+        if now - self._counted > _STOCK_S:
+            self._counted, self.ran = now, self._run_seconds()
+
+    def _run_seconds(self) -> float:
         """CPU time of the programs so far, where the host counts it (kernel.bpf_stats_enabled)."""
         spent = 0
         for program in self._programs.values():
@@ -219,7 +237,7 @@ class Kernel:
         self.objects = objects
         for name, (kind, key, value, entries, flags) in objects.maps.items():
             unused = (name == "calls" and not self.calls) or (
-                name in {"said", "took", "blank"} and not self.text
+                name in {"said", "took", "given", "blank"} and not self.text
             )
             size = 1 if unused else entries
             self._maps[name] = self._own(syscall.create_map(kind, key, value, size, flags, name))

@@ -87,6 +87,7 @@ class Bpf(Sampler):
         self._strays: dict[int, int] = {}
         self._ends: deque[EofRecord] = deque(maxlen=_ENDS)
         self._expected = False
+        self._nurses: set[int] = set()
 
     # -- snapshots -----------------------------------------------------------------------
 
@@ -94,20 +95,27 @@ class Bpf(Sampler):
         """Whether a sample of a tree may differ from its last one."""
         self._bring_up(tree, now, fresh=False)
         watched = self._trees.get(tree.root)
-        if watched is None or watched.asks_helper or tree.ended or self._ends:
+        if watched is None or watched.asks_helper or tree.ended or self._own_ends(tree):
             return True
         return tree.root.pid in self._moved or tree.members.keys() != watched.views.keys()
 
     def health(self) -> SourceHealth:
-        """What the kernel had to drop, and how long our programs ran there."""
-        lost = sum(self.kernel.losses())
-        return SourceHealth(
-            self.name, self.attach, lost=lost, run_seconds=self.kernel.run_seconds()
-        )
+        """What the kernel had to drop, and how long our programs ran there, as of the last turn."""
+        kernel = self.kernel
+        return SourceHealth(self.name, self.attach, lost=kernel.lost, run_seconds=kernel.ran)
 
     def close(self) -> None:
         """Detach everything."""
         self.kernel.close()
+
+    def nurse(self, pids: Iterable[int]) -> None:
+        """Have the kernel track every child of these processes from its birth."""
+        wanted = set(pids)
+        for pid in wanted - self._nurses:
+            self.kernel.nurse(pid)
+        for pid in self._nurses - wanted:
+            self.kernel.dismiss(pid)
+        self._nurses = wanted
 
     @contextlib.contextmanager
     def expecting(self) -> Iterator[None]:
@@ -122,6 +130,7 @@ class Bpf(Sampler):
     def forget(self, tree: Tree) -> None:
         """Let go of everything kept for a tree."""
         super().forget(tree)
+        self.ends(tree)
         for pid in [pid for pid, root in self._roots.items() if root == tree.root.pid]:
             self._unmark(pid)
         self._moved.discard(tree.root.pid)
@@ -227,17 +236,20 @@ class Bpf(Sampler):
 
     def ends(self, tree: Tree) -> list[InputEnd]:
         """Ends of inputs that processes of a tree have read since the last call."""
+        own = self._own_ends(tree)
+        for record in own:
+            self._ends.remove(record)
+        return [self._end(record) for record in own]
+
+    def _own_ends(self, tree: Tree) -> list[EofRecord]:
         root = tree.root.pid
-        own = [
+        return [
             r
             for r in self._ends
             if root in (r.root, self._roots.get(r.tgid), r.tgid) or (self._expected and not r.root)
         ]
-        for record in own:
-            self._ends.remove(record)
-        return [self._end(record, root) for record in own]
 
-    def _end(self, record: EofRecord, root: int) -> InputEnd:
+    def _end(self, record: EofRecord) -> InputEnd:
         kind = record.type & TYPE
         streams = (
             (record.time1, record.kept1, record.tgid1, record.inode1, record.filesystem1),
@@ -256,7 +268,7 @@ class Bpf(Sampler):
             wiring={FIFO: "pipe", SOCKET: "socket"}.get(
                 kind, "null" if record.device == _DEV_NULL else "tty"
             ),
-            given=record.fd == 0 and bool(record.inherited or record.tgid == root),
+            given=record.fd == 0 and bool(record.inherited),
             took=bool(record.took),
             own=writer == record.tgid,
             said=text,

@@ -37,7 +37,8 @@ class KernelEvents:
                     self._take(record, events)
                 elif isinstance(record, EofRecord):
                     self._ended(record)
-        lost = sum(self.kernel.losses())
+        self.kernel.take_stock()
+        lost = self.kernel.lost
         if lost != self.lost:
             self.lost = lost
             events.append(Resync())

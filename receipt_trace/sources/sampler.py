@@ -151,6 +151,9 @@ class Sampler(ABC):
             for view in watched.views.values():
                 view.close()
 
+    def nurse(self, pids: Iterable[int]) -> None:  # noqa: B027
+        """These, and only these, are processes each child of which is a tool call."""
+
     def expecting(self) -> contextlib.AbstractContextManager[None]:
         """While something is started that is to be followed from its first instruction on."""
         return contextlib.nullcontext()
