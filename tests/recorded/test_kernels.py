@@ -197,7 +197,7 @@ def compiled(kernel):
 def falls_back(code):
     """Where a loop falls through into its own beginning, without a jump.
 
-    The walk is that of check_cfg in kernel/bpf/verifier.c before 6.8: it takes a loop for one that
+    The walk is that of check_cfg in kernel/bpf/verifier.c before 6.7 (10e14e9652bf): it takes a loop for one that
     ends only when a jump closes it, and says of others "back-edge from insn 677 to 678".
     """
     ways = []
