@@ -173,6 +173,8 @@ int snapshot_threads(struct iterator *ctx)
 	}
 	if (!call->set)
 		return 0;
+	/* Before 6.7 a loop may not fall through into its own beginning, as clang lays this one out. */
+	#pragma clang loop unroll(full)
 	for (step = 0; step < 64; step++) {
 		member.fd = step;
 		if (call->set >> step & 1)

@@ -4,9 +4,13 @@ Only what is needed to find fields and function prototypes by name. Anonymous
 structs and unions inside a struct are looked through, as C does.
 """
 
+import functools
 import struct
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Concatenate, Final, NamedTuple, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _MAGIC: Final = 0xEB9F
 _HEADER: Final = struct.Struct("<HBBIIIII")
@@ -24,6 +28,7 @@ _PER_ENTRY: Final = {
     _STRUCT: 12, _UNION: 12, _ENUM: 8, _FUNC_PROTO: 8, _DATASEC: 12, _ENUM64: 12,
 }  # fmt: skip
 _POINTER_BYTES: Final = 8
+_ALIASES_MAX: Final = 64  # of one type, one after the other; kernels have a handful
 
 
 class BtfError(ValueError):
@@ -37,8 +42,28 @@ class Field(NamedTuple):
     size: int
 
 
+def _checked(
+    read: Callable[Concatenate["Btf", P], T],
+) -> Callable[Concatenate["Btf", P], T]:
+    """Types that lead nowhere, or in a circle, are damage."""
+
+    @functools.wraps(read)
+    def checked(self: "Btf", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return read(self, *args, **kwargs)
+        except BtfError:
+            raise
+        except (struct.error, IndexError, ValueError, RecursionError) as error:
+            raise BtfError(f"a type cannot be read: {error}") from None
+
+    return checked
+
+
 class Btf:
-    """The types of one kernel. Raises :class:`BtfError` when ``raw`` is not BTF."""
+    """The types of one kernel.
+
+    Raises :class:`BtfError` when ``raw`` is not BTF, and later where it is damaged.
+    """
 
     def __init__(self, raw: bytes) -> None:
         if len(raw) < _HEADER.size:
@@ -56,22 +81,21 @@ class Btf:
         self._named: dict[bytes, list[int]] = {}
         self._index()
 
+    @_checked
     def _index(self) -> None:
         """Note where each type begins, and the structs, typedefs and functions by name."""
         at, end, types = 0, len(self._types), self._types
         offsets, named = self._offsets, self._named
         kinds = _COMPOSITE | {_TYPEDEF, _FUNC}
-        try:
-            while at < end:
-                name, info, _ = _TYPE.unpack_from(types, at)
-                kind, entries = info >> 24 & 0x1F, info & 0xFFFF
-                if kind in kinds and name:
-                    named.setdefault(self._name(name), []).append(len(offsets))
-                offsets.append(at)
-                at += 12 + _FIXED.get(kind, 0) + entries * _PER_ENTRY.get(kind, 0)
-        except (struct.error, IndexError) as error:
-            raise BtfError(f"type {len(offsets)} cannot be read: {error}") from None
+        while at < end:
+            name, info, _ = _TYPE.unpack_from(types, at)
+            kind, entries = info >> 24 & 0x1F, info & 0xFFFF
+            if kind in kinds and name:
+                named.setdefault(self._name(name), []).append(len(offsets))
+            offsets.append(at)
+            at += 12 + _FIXED.get(kind, 0) + entries * _PER_ENTRY.get(kind, 0)
 
+    @_checked
     def field(self, path: str) -> Field | None:
         """``struct.member.member…`` to its place; ``None`` where the kernel has no such member.
 
@@ -88,6 +112,7 @@ class Btf:
             at += offset
         return None if current is None else Field(at, self._size(current))
 
+    @_checked
     def size(self, name: str) -> int | None:
         """Bytes of a struct; ``None`` where there is none of that name."""
         found = self._find(name, _COMPOSITE)
@@ -97,6 +122,7 @@ class Btf:
         """The number of a function's type, as ``attach_btf_id`` of bpf(2) wants it."""
         return self._find(name, frozenset({_FUNC}))
 
+    @_checked
     def tracepoint(self, name: str) -> list[str] | None:
         """The types of a tracepoint's arguments, in the order a raw tracepoint program gets them.
 
@@ -131,12 +157,14 @@ class Btf:
 
     def _plain(self, number: int) -> int:
         """A type without its typedefs and qualifiers."""
-        while number:
+        for _ in range(_ALIASES_MAX):
+            if not number:
+                return number
             _, info, target = self._type(number)
             if info >> 24 & 0x1F not in _ALIASES:
-                break
+                return number
             number = target
-        return number
+        raise BtfError(f"type {number} is an alias of itself")
 
     def _member(self, composite: int, wanted: str) -> tuple[int, int] | None:
         """(offset in bytes, type) of a member, looked for in anonymous members too."""

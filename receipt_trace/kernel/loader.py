@@ -64,6 +64,7 @@ _PADDINGS: Final = (0, 8, 16, 24)  # above the saved registers: 16 with CONFIG_X
 _REGISTERS: Final = 168  # sizeof(struct pt_regs)
 _HEAD: Final = struct.Struct("=HH")
 _TRACEFS: Final = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))
+_PARANOID: Final = Path("/proc/sys/kernel/perf_event_paranoid")
 _BY_KIND: Final[dict[int, type[Record]]] = {
     Kind.NOW: NowRecord, Kind.THREAD: ThreadRecord, Kind.PROCESS: ProcessRecord,
     Kind.FILE: FileRecord, Kind.WAITER: WaiterRecord, Kind.MEMBER: MemberRecord,
@@ -106,10 +107,12 @@ class Kernel:
         self.epoll = 0
         self.pipes = 0
         try:
-            self._load(get_objects())
-            self._calibrate()
-            self._learn()
-            self._attach()
+            objects = get_objects()
+            with _unlimited_memory():
+                self._load(objects)
+                self._calibrate()
+                self._learn()
+                self._attach()
         except OSError as error:
             self.close()
             raise UnobservableError(_explain(error)) from None
@@ -278,8 +281,13 @@ class Kernel:
         program = self._program(name, self.objects.programs[name], _TRACEPOINT)
         for call in calls:
             identity = tracepoint_id(f"sys_{side}_{call}")
-            if identity is not None:
+            if identity is None:
+                continue
+            try:
                 self._own(syscall.attach_tracepoint(program, identity))
+            except OSError as error:
+                reason = f"{error.strerror}: {name} at sys_{side}_{call}{_restricted()}"
+                raise OSError(error.errno, reason) from None
 
     # -- calibration, on ourselves -------------------------------------------------------
 
@@ -438,6 +446,37 @@ def tracepoint_id(name: str) -> int | None:
         "tracefs is not mounted, and without it no system call can be attached to; "
         "mount it: mount -t tracefs tracefs /sys/kernel/tracing"
     )
+
+
+def _restricted() -> str:
+    """What Debian and Ubuntu add: above 2, perf_event_open(2) is for CAP_SYS_ADMIN alone."""
+    try:
+        level = int(_PARANOID.read_text())
+    except (OSError, ValueError):
+        return ""
+    if level <= 2:
+        return ""
+    return (
+        f" (kernel.perf_event_paranoid is {level}, which demands CAP_SYS_ADMIN; "
+        f"or allow it: sysctl kernel.perf_event_paranoid=2)"
+    )
+
+
+@contextlib.contextmanager
+def _unlimited_memory() -> Iterator[None]:
+    """Before 5.11, maps and programs count against RLIMIT_MEMLOCK as they are made: 64 KiB.
+
+    Only for that long, for what we start inherits the limit.
+    """
+    before = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    with contextlib.suppress(OSError, ValueError):  # wants CAP_SYS_RESOURCE
+        resource.setrlimit(
+            resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+        )
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, before)
 
 
 def _explain(error: OSError) -> str:
