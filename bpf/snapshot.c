@@ -44,6 +44,7 @@ BPF_PERCPU_ARRAY(scratch, struct text_record, 1);
 #define POLL_PAGE_ENTRIES 64
 #define TREE_STEPS 192     /* enough for 64 files in an epoll set */
 
+#define PF_EXITING 0x00000004
 #define PF_IO_WORKER 0x00000010
 #define PF_USER_WORKER 0x00004000
 #define PF_KTHREAD 0x00200000
@@ -126,7 +127,8 @@ int snapshot_threads(struct iterator *ctx)
 	if (GET(task, task_narrow) & TS_COMPAT)
 		record.flags |= THREAD_NARROW;
 #endif
-	if (!record.state)
+	/* One that is on its way out is not blocked any more, and not gone yet. */
+	if (!record.state || (flags & PF_EXITING && !GET(task, task_exit_state)))
 		record.flags |= THREAD_RUNS;
 	record.number = -1;
 	regs = GET(task, task_stack) + set->regs;

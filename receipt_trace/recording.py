@@ -40,10 +40,18 @@ class Recorder:
     waiter: the rule would not do anything with them.
     """
 
-    def __init__(self, file: TextIO, host: Host, source: str) -> None:
+    def __init__(self, file: TextIO, host: Host, source: str, attach: str | None = None) -> None:
         self._file = file
         self._wanted: dict[ProcessId, int] = {}
-        self._put({"trace": FORMAT, "version": __version__, "source": source, "host": asdict(host)})
+        self._put(
+            {
+                "trace": FORMAT,
+                "version": __version__,
+                "source": source,
+                "attach": attach,
+                "host": asdict(host),
+            }
+        )
 
     def tree(self, tree: Tree) -> None:
         """A tree is followed from now on."""
@@ -111,6 +119,7 @@ class _Player:
             raise ValueError(f"format {header['trace']}, this version reads {FORMAT}")
         self._host = Host(**header["host"])
         self._source = str(header["source"])
+        self._attach = header.get("attach")  # traces of before have none
         self._cases: dict[ProcessId, tuple[Tree, Rule, Clerk]] = {}
         self._contexts: dict[tuple[ProcessId, WaiterKey], Context] = {}
 
@@ -120,7 +129,7 @@ class _Player:
             root = ProcessId(*record["tree"])
             agent = None if record["agent"] is None else Agent(**record["agent"])
             tree = Tree(root, label=record["label"], agent=agent)
-            self._cases[root] = (tree, Rule(), Clerk(self._host, self._source))
+            self._cases[root] = (tree, Rule(), Clerk(self._host, self._source, self._attach))
             return []
         root = ProcessId(*record["of"])
         if "context" in record:

@@ -45,7 +45,9 @@ def main(options: argparse.Namespace) -> int:
         settings.registry,
         host,
         service.export,
-        None if recording is None else Recorder(recording, host, choice.source.name),
+        None
+        if recording is None
+        else Recorder(recording, host, choice.source.name, choice.source.attach),
         everybody=everybody,
         choice=choice,
     )

@@ -69,7 +69,7 @@ def get_objects(folder: Path | None = None) -> Objects:
         with _alone(folder):  # many may start at once; one builds
             found = _kept(path)
             if found is None:
-                built = _build()
+                built = _build(folder)
                 found = _parse(built, kept=False)
                 _keep(path, built)
     return found
@@ -152,8 +152,11 @@ def _keep(path: Path, content: str) -> None:
             fresh.unlink()
 
 
-def _build() -> str:
-    """Have them built by an interpreter that has bcc: ours, or the system's."""
+def _build(folder: Path) -> str:
+    """Have them built by an interpreter that has bcc: ours, or the system's.
+
+    What it needs for a moment goes into the folder, where that may be written to.
+    """
     import subprocess  # noqa: PLC0415  (only where nothing is kept)
 
     reasons: list[str] = []
@@ -163,8 +166,9 @@ def _build() -> str:
         argv = [python, "-I", "-c", _ENTER, str(PROGRAMS), str(_PACKAGES)]
         try:
             done = subprocess.run(
-                argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_BUILD_S, check=False
-            )
+                argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_BUILD_S, check=False,
+                env={**os.environ, **({"TMPDIR": str(folder)} if os.access(folder, os.W_OK) else {})},
+            )  # fmt: skip
         except (OSError, subprocess.SubprocessError) as error:
             reasons.append(f"{python}: {error}")
             continue

@@ -8,7 +8,7 @@ whole picture has to be looked at, and remembers between two samples who took in
 import contextlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
@@ -207,7 +207,7 @@ class Sampler(ABC):
             watched.findings = Findings(blind=sum(map(is_blind, views.values())))
         waiters = watched.findings.waiters
         ended = tree.take_ended()
-        answered, closed = self._left(watched, waiters, ended)
+        answered, closed, leaving = self._left(watched, waiters, ended, tree.members)
         watched.waiters = {w.key: w for w in waiters}
         watched.marks = {  # a guest has no view
             k: m for k, m in watched.marks.items() if k.pid in views or k in watched.waiters
@@ -217,7 +217,7 @@ class Sampler(ABC):
             output=watched.written if output is None else output,
             cpu_ticks=watched.cpu // _TICK_NS,
             waiters=waiters,
-            running=frozenset(
+            running=leaving.union(
                 (*v.id, t.tid) for v in views.values() for t in v.threads if t.tid in v.on_cpu
             ),
             ended=ended,
@@ -418,20 +418,29 @@ class Sampler(ABC):
             watched.seen_fed.add(key.input)
         return taken
 
-    def _lives(self, key: WaiterKey) -> bool:
+    def _ending(self, key: WaiterKey) -> Ending | None:
+        """How a process that is out of view has ended; ``None``: it lives."""
         try:
-            return proc.stat(self.root, key.pid).start == key.start
+            stat = proc.stat(self.root, key.pid)
         except (OSError, ValueError):
-            return False
+            return Ending()
+        if stat.start != key.start:
+            return Ending()
+        return Ending(stat.exit_code) if stat.state in "ZX" and stat.threads <= 1 else None
 
     def _left(
-        self, watched: "Watched", waiters: tuple[Waiter, ...], ended: dict[ProcessId, Ending]
-    ) -> tuple[frozenset[str], frozenset[str]]:
-        """Inputs whose waiter left its call: those it took something from, those that ended.
+        self,
+        watched: "Watched",
+        waiters: tuple[Waiter, ...],
+        ended: dict[ProcessId, Ending],
+        members: Container[int],
+    ) -> tuple[frozenset[str], frozenset[str], frozenset[tuple[int, int, int]]]:
+        """Inputs whose waiter left its call: those it took something from, those that ended; and
+        waiters that are on their way out of life.
 
         Notes in ``ended`` whose process is no more, if nobody else has told it yet.
         """
-        answered, closed = set(), set()
+        answered, closed, leaving = set(), set(), set()
         now = {w.key for w in waiters}
         for key, was in watched.waiters.items():
             if key in now or was.grade == "terminal":
@@ -441,15 +450,18 @@ class Sampler(ABC):
                 answered.add(key.input)
             view = watched.views.get(key.pid)
             if view is None or view.id.start != key.start:
-                if not self._lives(key):  # a guest may still do
-                    ended.setdefault(ProcessId(key.pid, key.start), Ending())
+                ending = self._ending(key)
+                if ending is not None:
+                    ended.setdefault(ProcessId(key.pid, key.start), ending)
+                elif key.pid in members:  # it is just going; a guest, too, may be out of view
+                    leaving.add(key[:3])
             elif view.state in "ZX":
                 ended.setdefault(view.id, Ending(view.exit_code))
             elif self._consumed(watched, was, mark):
                 answered.add(key.input)
             elif was.timeout is None and key.tid not in view.on_cpu:
                 closed.add(key.input)
-        return frozenset(answered), frozenset(closed)
+        return frozenset(answered), frozenset(closed), frozenset(leaving)
 
 
 def is_blind(view: View) -> bool:

@@ -25,16 +25,15 @@ class Source:
     parse = Kernel.parse
 
     def __init__(self):
-        self.ring, self.records, self.lost = self, [], (0, 0, 0)
+        self.ring, self.records, self.lost = self, [], 0
 
     def read(self, limit):
         """Those of the ring."""
         taken, self.records = self.records[:limit], self.records[limit:]
         return taken
 
-    def losses(self):
-        """Counted by the programs."""
-        return self.lost
+    def take_stock(self):
+        """Of what the programs counted."""
 
 
 @pytest.fixture
@@ -60,10 +59,10 @@ def test_fork_exec_and_exit_are_told(kernel):
 def test_a_loss_is_told_once(kernel):
     """Whichever of the three it is, after what was told; and again when more is lost."""
     events = KernelEvents(kernel, pytest.fail)
-    kernel.records, kernel.lost = [event(Kind.EXEC)], (3, 0, 0)
+    kernel.records, kernel.lost = [event(Kind.EXEC)], 3
     assert events.read() == [Exec(20), Resync()]
     assert events.read() == []
-    kernel.lost = (3, 1, 0)
+    kernel.lost = 4
     assert events.read() == [Resync()]
 
 

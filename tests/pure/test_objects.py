@@ -43,7 +43,7 @@ def builds(monkeypatch):
     """Every build that was made; none takes a compiler."""
     made = []
 
-    def build():
+    def build(_folder):
         made.append(BUILT)
         return BUILT
 
@@ -163,7 +163,7 @@ def test_of_many_that_start_at_once_one_builds(folder, builds, monkeypatch):
         looked.append(path)
         return found
 
-    def build():
+    def build(_folder):
         builds.append(BUILT)
         deadline = time.monotonic() + 10
         while len(looked) < many:  # everybody has seen that there is nothing

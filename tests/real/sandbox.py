@@ -14,7 +14,7 @@ import sys
 
 APPLIED = {
     "AmbientCapabilities", "CapabilityBoundingSet", "LimitCORE", "LimitNOFILE", "LockPersonality",
-    "LogsDirectory", "MemoryDenyWriteExecute", "NoNewPrivileges", "PrivateDevices",
+    "CacheDirectory", "LogsDirectory", "MemoryDenyWriteExecute", "NoNewPrivileges", "PrivateDevices",
     "PrivateMounts", "PrivateTmp", "ProtectClock", "ProtectControlGroups", "ProtectHome",
     "ProtectHostname", "ProtectKernelLogs", "ProtectKernelModules", "ProtectKernelTunables",
     "ProtectSystem", "RestrictAddressFamilies", "RestrictNamespaces", "RestrictRealtime",
@@ -33,6 +33,8 @@ ELSEWHERE = {
     "TimeoutStopSec": "of the manager",
     "ConfigurationDirectory": "of the manager; only read by the service",
     "LogsDirectoryMode": "of the manager",
+    "CacheDirectoryMode": "of the manager",
+    "LimitMEMLOCK": "only kernels before 5.11 count what we use",
     "DeviceAllow": "needs the device controller of a cgroup",
     "IPAddressDeny": "needs BPF programs on a cgroup",
     "IPAddressAllow": "needs BPF programs on a cgroup",
@@ -104,7 +106,7 @@ def mounts(unit, keep):
         devices()
     if "strict" in unit["ProtectSystem"]:
         read_only("/")
-        for place in ("/dev", "/proc", *(p[1:] for p in keep if p[0] == "+")):
+        for place in ("/dev", "/proc", "/tmp", "/var/tmp", *(p[1:] for p in keep if p[0] == "+")):
             read_only(place, wanted=False)
     if "yes" in unit["ProtectKernelTunables"]:
         for place in ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/sys"):
@@ -147,7 +149,9 @@ def become(unit, command):
 
 
 def names(group):
-    """The system calls of a group, as systemd knows them."""
+    """The system calls of a group, as systemd knows them; a call by itself."""
+    if not group.startswith("@"):
+        return {group}
     said = subprocess.run(
         ["systemd-analyze", "syscall-filter", group], check=True, capture_output=True, text=True
     ).stdout

@@ -456,7 +456,7 @@ class Watcher:
     def __init__(
         self, directory: Path, *options: str, ready: bool = True, before: Sequence[str] = ()
     ) -> None:
-        self.file = directory / f"watched-{uuid.uuid4().hex[:8]}"
+        self.file = directory / "watched"
         self._log = directory / f"watch-{uuid.uuid4().hex[:8]}.log"
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from receipt_trace import privileges
+
 from . import sandbox
 from .daemon import NOBODY, Place
 from .support import BOUND, RECEIPT_TRACE, Terminal, environment, eventually, need, waits
@@ -141,8 +143,8 @@ def test_the_restrictions_are_real(place, logs):
     assert seen["netlink"] == "done"
     assert {seen[n] for n in ("packet", "chroot", "disk")} <= {"EPERM", "EACCES"}
     assert seen["executable"] in {"EACCES", "EPERM"}
-    ptrace, read_search, net_admin = 19, 2, 12
-    assert seen["caps"] == seen["bound"] == 1 << ptrace | 1 << read_search | 1 << net_admin
+    wanted = sum(1 << number for number in privileges.KEPT.values())
+    assert seen["caps"] == seen["bound"] == wanted
     assert (seen["new"], seen["seccomp"], seen["uid"]) == ("1", "2", NOBODY)
     assert not [n for n in seen["tmp"] if n not in (place.path.name, *PROJECT.parts, "pytest")]
 
@@ -153,7 +155,11 @@ def test_under_them_the_service_sees_what_it_should(place, logs):
     folders that it does not even have.
     """
     options = ("--receipts", logs / "receipts.jsonl", "--socket", "off")  # (systemd makes that)
-    daemon = place.daemon(*options, before=boxed(place, f"+{logs}"))
+    cache = place / "cache"
+    cache.mkdir(mode=0o700)
+    os.chown(cache, NOBODY, NOBODY)
+    before = ("env", f"CACHE_DIRECTORY={cache}", *boxed(place, f"+{logs}", f"+{cache}"))
+    daemon = place.daemon(*options, before=before)
     daemon.receipts_path = logs / "receipts.jsonl"
     elsewhere = Place()
     try:
@@ -171,7 +177,7 @@ def test_under_them_the_service_sees_what_it_should(place, logs):
     assert told["asks"]["prompt"]["text"] == "Really?"
     assert told["secret"]["input"]["kind"] == "secret"
     assert {r["tree"]["uid"] for r in told.values()} == {0}
-    assert daemon.metric("receipt_trace_source_info", lifecycle="connector") == 1
+    assert daemon.metric("receipt_trace_source_info", source="bpf", lifecycle="bpf") == 1
     assert daemon.metric("receipt_trace_blind_processes") == 0
     assert [line["what"] for line in daemon.log() if line["event"] == "limited"] == []
     daemon.hang_up()

@@ -184,7 +184,7 @@ def test_a_tool_call_of_claude_code(tmp_path: Path, claude: Harness) -> None:
         assert receipt["tree"]["command"][:2] == ["bash", "-c"]
         assert receipt["tree"]["cwd"] == str(tmp_path)
         assert receipt["tree"]["label"] is None
-        assert receipt["evidence"]["grade"] == "syscall"
+        assert receipt["evidence"]["grade"] == "kernel"
         kill(root)
         assert watcher.wait(root)["id"] == receipt["id"]
 
@@ -661,7 +661,7 @@ def test_the_doctor_is_content(tmp_path: Path) -> None:
     """0 where something can be observed, with a line for each finding."""
     done = ours(tmp_path, "doctor")
     assert done.returncode == 0, done
-    assert b"source: procfs" in done.stdout
+    assert b"source: bpf" in done.stdout
     done = ours(tmp_path, "doctor", "--json")
     assert done.returncode == 0
     report = json.loads(done.stdout)
