@@ -40,7 +40,7 @@ struct call {
 BPF_HASH(calls, u32, struct call, 16384);
 BPF_PERCPU_ARRAY(scratch, struct text_record, 1);
 
-#define QUEUE_ENTRIES 16   /* of one object; more is a crowd nobody asks in */
+#define QUEUE_ENTRIES 64   /* of one object; more is a crowd nobody asks in */
 #define POLL_PAGE_ENTRIES 64
 #define TREE_STEPS 192     /* enough for 64 files in an epoll set */
 

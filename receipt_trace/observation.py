@@ -301,7 +301,8 @@ class Seen:
 
     ``canonical`` and ``echo`` are a terminal's modes (``None``: no terminal, or not readable);
     ``output`` the latest output (``None``: nobody could see it), ``source`` how it was seen,
-    ``terminal``: as a terminal got it, ``alternate``: with the alternate screen on.
+    ``terminal``: as a terminal got it, ``alternate``: with the alternate screen on, ``total``: how
+    many bytes of it there were so far (0: not counted).
     """
 
     canonical: bool | None = None
@@ -310,6 +311,7 @@ class Seen:
     source: str = "output"
     terminal: bool = False
     alternate: bool = False
+    total: int = 0
     columns: int = 80
     lines: int = 24
 
@@ -321,7 +323,8 @@ class Context:
     ``canonical`` and ``echo`` are the terminal's modes (``None``: no terminal, or not
     readable). ``output`` is the latest output, ``columns`` and ``lines`` the size it was
     drawn for; ``output_source`` is ``output`` when it passed through us or was read from
-    the file the harness gave, ``none`` when nobody could see it. ``wall`` is CLOCK_REALTIME
+    the file the harness gave, ``none`` when nobody could see it; ``output_total`` is how many bytes
+    there were so far (0: not counted). ``wall`` is CLOCK_REALTIME
     in nanoseconds. ``holders`` are the processes above the tree that hold the other end
     of the input, ``person``: a person may answer at it as well. ``inner_pid`` and
     ``root_inner_pid`` are the numbers inside the innermost pid namespace (``None``: there
@@ -343,6 +346,7 @@ class Context:
     echo: bool | None = None
     output: bytes = b""
     output_source: str = "none"
+    output_total: int = 0
     alternate: bool = False
     columns: int = 80
     lines: int = 24

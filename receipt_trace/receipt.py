@@ -193,6 +193,23 @@ class Clerk:
     def __init__(self, host: Host, source: str, attach: str | None = None) -> None:
         self._host, self._source, self._attach = host, source, attach
         self._open: dict[str, Receipt] = {}
+        self._echoed: dict[str, int] = {}
+
+    def without_answer(self, waiter: Waiter, context: Context) -> Context:
+        """The context without what was typed at the last question of the same terminal.
+
+        In line mode the kernel puts it on the screen itself, up to its line end: it is on the
+        output side, and no program has printed it.
+        """
+        before = self._echoed.pop(waiter.key.input, None)
+        if context.canonical and context.echo and context.output_total:
+            self._echoed[waiter.key.input] = context.output_total
+        fresh = 0 if before is None else context.output_total - before
+        if fresh <= 0:
+            return context
+        said = context.output[-fresh:]
+        _, ended, after = said.partition(b"\n")
+        return replace(context, output=after if ended else said)
 
     def wait(self, tree: Tree, confirmed: Confirmed, context: Context) -> Receipt:
         """The receipt of a confirmed wait."""

@@ -204,6 +204,7 @@ class Tracer:
         if isinstance(transition, Resolved):
             return case.clerk.resolution(transition, wall)
         context = self._context(case.tree, transition.waiter)
+        context = case.clerk.without_answer(transition.waiter, context)
         if self._record is not None:
             self._record.context(case.tree.root, transition.waiter, context)
         return case.clerk.wait(case.tree, transition, context)

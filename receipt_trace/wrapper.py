@@ -483,6 +483,7 @@ class Run:
             context,
             output=self.output.tail,
             output_source="output",
+            output_total=self.output.total,
             alternate=self.output.alternate,
             terminal_output=on_terminal,
             columns=self._size[0],

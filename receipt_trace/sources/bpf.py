@@ -30,7 +30,6 @@ from receipt_trace.observation import (
     Activity,
     Call,
     Descriptor,
-    FileKind,
     InputEnd,
     Process,
     ProcessId,
@@ -42,12 +41,13 @@ from receipt_trace.output import Output
 from receipt_trace.sources import calls, proc
 from receipt_trace.sources.context import tree_output
 from receipt_trace.sources.look import FIFO, PTMX, SOCKET, TYPE, Books, Look
-from receipt_trace.sources.sampler import Sampler, Watched
+from receipt_trace.sources.sampler import Sampler, Watched, is_output, younger
 from receipt_trace.trees import Tree
 
 _TICK_NS: Final = TICK_MS * 1_000_000
 _PERIOD_NS: Final = 2 * NS // 10  # when a tree went still is known exactly, however late it is seen
 _TOGETHER_NS: Final = 40_000_000  # trees sampled within this share a snapshot
+_FRESH_NS: Final = 10_000_000  # as old may a snapshot be that a wait is confirmed by
 _SLACK_NS: Final = 4_000_000  # CPU time of a running thread is brought up to date at every tick
 _CLOCKS: Final = 64  # snapshots by which the scheduler's clock is compared with ours
 _ENDS: Final = 4096  # ends of inputs that are kept until their tree is sampled
@@ -80,7 +80,7 @@ class Bpf(Sampler):
         self.stopped: dict[int, int] = {}  # thread to when it left the processor, at the latest
         self.looks: dict[int, Look] = {}
         self._raw = b""
-        self._taken = 0
+        self._taken = self._looked = 0
         self._clocks: deque[int] = deque(maxlen=_CLOCKS)
         self._moved: set[int] = set()
         self._roots: dict[int, int] = {}  # process to the root of the tree it is marked for
@@ -151,7 +151,7 @@ class Bpf(Sampler):
         for pid in gone:
             if self._roots.get(pid) == root:
                 self._unmark(pid)
-        if fresh or unmarked or now - self._taken > _TOGETHER_NS:
+        if unmarked or now - self._taken > (_FRESH_NS if fresh else _TOGETHER_NS):
             self._snapshot(now)
 
     def _unmark(self, pid: int) -> None:
@@ -301,8 +301,9 @@ class Bpf(Sampler):
                     place = text.head % len(text.text)
                     said = text.text[place:] * (text.head > place) + text.text[:place]
                     seen = replace(
-                        seen, output=said, source="ldisc", terminal=True, alternate=_alternate(said)
-                    )
+                        seen, output=said, source="ldisc", total=text.head, terminal=True,
+                        alternate=_alternate(said),
+                    )  # fmt: skip
         if seen.output is None and self.kernel.text:
             seen = replace(seen, output=self._said(tree, waiter), source="syscall")
         return seen
@@ -319,7 +320,13 @@ class Bpf(Sampler):
         return _View(self, pid)
 
     def _gather(self, watched: Watched, *, fresh: bool) -> None:  # noqa: ARG002
-        self.looks.update(self._look_at(watched.views))
+        """One look goes over all processes of the host, so it is taken for all trees at once."""
+        if self._looked != self._taken:
+            self._looked = self._taken
+            self.looks = self._look_at([pid for pid in self._roots if pid in self.threads])
+        missing = [pid for pid in watched.views if pid not in self.looks]
+        if missing:
+            self.looks.update(self._look_at(missing))
 
     def _look_at(self, pids: Iterable[int]) -> dict[int, "Look"]:
         """Everything about some processes, and what their blocked threads wait for."""
@@ -348,26 +355,29 @@ class Bpf(Sampler):
         return looks
 
     def _written(self, tree: Tree, watched: Watched, processes: Mapping[int, Process]) -> int:
-        """Terminals and pipes tell how far they have come; of the rest the writers count."""
+        """How often somebody of the tree was seen to have written to its outputs.
+
+        Terminals and pipes tell how far they have come, and their writers that it was them: the
+        harness may print on the same terminal. Of sockets and files only the writers tell.
+        """
+        self._note_outputs(tree, watched, processes)
+        wrote = {pid: watched.views[pid].written() for pid in processes}
+        born, watched.born = watched.born, tree.born  # who came and went may have written
         moved = 0
-        streams: set[str] = set()
-        for pid in processes:
-            for file in self.looks[pid].files.values():
-                marked = file.type & TYPE == FIFO or file.terminal
-                held = processes[pid].descriptors or {}
-                if not marked or file.fd not in held or not file.mode & 2:
+        marks: dict[str, int] = {}
+        for pid, process in processes.items():
+            for fd, held in (process.descriptors or {}).items():
+                if not held.writable or not is_output(watched, held):
                     continue
-                key = held[file.fd].key
-                if held[file.fd].kind is FileKind.TTY or key in watched.outputs:
-                    streams.add(key)
-                    moved += watched.output_marks.get(key, file.output) != file.output
-                    watched.output_marks[key] = file.output
-        others = {
-            pid: replace(p, descriptors={f: d for f, d in (p.descriptors or {}).items()
-                                         if d.key not in streams and d.kind is not FileKind.TTY})
-            for pid, p in processes.items()
-        }  # fmt: skip
-        return moved + super()._written(tree, watched, others)
+                file = self.looks[pid].files[fd]
+                marked = file.type & TYPE == FIFO or file.terminal
+                before = watched.output_marks.get(held.key, file.output) if marked else -1
+                if marked:
+                    marks[held.key] = file.output
+                if before != file.output or not marked:
+                    moved += bool(wrote[pid]) or (marked and born not in (0, tree.born))
+        watched.output_marks.update(marks)
+        return moved
 
     def _was_fed(self, tree: Tree, key: str) -> bool | None:
         """A pipe counts the slots that were ever filled (pipe_inode_info.head)."""
@@ -386,11 +396,11 @@ class Bpf(Sampler):
                 if file.terminal and file.device != PTMX:
                     waiting = look.queues.get(file.object, ()) if look is not None else ()
                     named.update(n for w in waiting for n in (w.waiter, w.poller))
-        named -= {*tree.members, 0, os.getpid()}
-        named = {pid for pid in named if (self.root / str(pid)).exists()}
+        named -= {*self._roots, 0}  # whoever is in a tree is nobody's helper
+        named &= set(younger(self.root, tree)) if named else set()
         if not named:
             return
-        for pid in named - self._roots.keys():
+        for pid in named:
             self.kernel.mark(pid, 0)
         try:
             self._raw = b""
@@ -405,7 +415,7 @@ class Bpf(Sampler):
                 except OSError:
                     continue
         finally:
-            for pid in named - self._roots.keys():
+            for pid in named:
                 self.kernel.unmark(pid)
 
 

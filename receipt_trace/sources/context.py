@@ -60,6 +60,7 @@ def read_context(source: Sight, tree: Tree, waiter: Waiter, wall: int) -> Contex
         echo=seen.echo,
         output=seen.output or b"",
         output_source="none" if seen.output is None else seen.source,
+        output_total=seen.total,
         terminal_output=seen.terminal,
         alternate=seen.alternate,
         columns=seen.columns,

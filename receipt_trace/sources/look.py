@@ -24,6 +24,7 @@ PTMX: Final = 5 << 20 | 2
 _DEV_TTY: Final = 5 << 20
 _AF_UNIX: Final = 1
 _TCP_LISTEN: Final = 10  # include/net/tcp_states.h; unix sockets have it too
+_PID_MAX: Final = 1 << 22  # include/linux/threads.h: PID_MAX_LIMIT
 _POLL_READ: Final = 0x001 | 0x040  # POLLIN and POLLRDNORM
 
 
@@ -45,7 +46,12 @@ class Look:
         file = self.files.get(fd)
         if file is None or not file.object:
             return file is not None
-        return any(w.private == thread.task for w in self.queues.get(file.object, ()))
+        queue = self.queues.get(file.object, ())
+        if any(w.private == thread.task for w in queue):
+            return True
+        # Readers of one terminal take turns (n_tty_read, drivers/tty/n_tty.c): only the first is in
+        # the queue, the others wait for it to be through.
+        return bool(file.terminal) and any(0 < w.waiter <= _PID_MAX for w in queue)
 
     def poll_of(self, thread: ThreadRecord) -> dict[int, int]:
         """Thread to the address of its poll's table, if it waits in one at anything it has open."""

@@ -306,7 +306,8 @@ class Sampler(ABC):
         held = (root.descriptors or {}) if root is not None else {}
         unknown = watched.given is None and not tree.recognised and _is_channel(held.get(1))
         known = {k: self._was_fed(tree, k) for k, ours in watched.inputs.items() if ours}
-        if watched.given is None:
+        # What a command below a shell that lives on reads was fed to the shell.
+        if watched.given is None and not tree.recognised:
             watched.seen_fed.update(k for k, fed in known.items() if fed)
         if unknown and watched.views[tree.root.pid].has_written():
             return frozenset({*watched.seen_fed, *(k for k, fed in known.items() if fed is None)})
@@ -335,19 +336,23 @@ class Sampler(ABC):
         found = self.table(tree.root.pid).get(0)
         return [] if found is None else [found]
 
-    def _written(self, tree: Tree, watched: "Watched", processes: Mapping[int, Process]) -> int:
-        """How far the tree's output has moved since the last look."""
+    def _note_outputs(
+        self, tree: Tree, watched: "Watched", processes: Mapping[int, Process]
+    ) -> None:
+        """What the root was given to write to is the tree's output."""
         root = processes.get(tree.root.pid)
         for fd in (1, 2):
             given = (root.descriptors or {}).get(fd) if root is not None else None
             if given is not None:
                 watched.outputs.add(given.key)
+
+    def _written(self, tree: Tree, watched: "Watched", processes: Mapping[int, Process]) -> int:
+        """How far the tree's output has moved since the last look."""
+        self._note_outputs(tree, watched, processes)
         written = 0
         for pid, process in processes.items():
             held = (process.descriptors or {}).values()
-            if any(
-                d.writable and (d.kind is FileKind.TTY or d.key in watched.outputs) for d in held
-            ):
+            if any(d.writable and is_output(watched, d) for d in held):
                 written += watched.views[pid].written()
         return written
 
@@ -469,6 +474,11 @@ def is_blind(view: View) -> bool:
     return any(t.activity is Activity.UNKNOWN for t in view.threads)
 
 
+def is_output(watched: "Watched", held: Descriptor) -> bool:
+    """Whether what is written there is output of the tree: any terminal, or what its root was given."""
+    return held.kind is FileKind.TTY or held.key in watched.outputs
+
+
 def younger(root: Path, tree: Tree) -> Iterable[int]:
     """Processes outside a tree, of the same user, that are not older than it."""
     try:
@@ -521,6 +531,7 @@ class Watched:
     samples: int = 0
     left: bool = False
     since: int = 0
+    born: int = 0
     output_marks: dict[str, int] = field(default_factory=dict)
 
 
