@@ -94,7 +94,7 @@ def _run(options: argparse.Namespace) -> int:
         suite.select(options.pattern, quick=options.quick),
         tuple(options.through or THROUGH),
         tuple(options.wiring or catalogue.WIRINGS),
-        options.source,
+        options.source or "auto",
         options.harness or "",
         options.parallel,
         options.install,

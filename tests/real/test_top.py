@@ -233,7 +233,7 @@ def test_enter_shows_the_chosen_one_in_full(terminal, call):
         assert f"command   sh -c printf '{'Go on' if pid == first.pid else 'Really'}? '" in screen
         assert f"held by   {Path('/proc/self/comm').read_text().strip()}[{os.getpid()}]" in screen
         assert "input     stream on pipe:[" in screen
-        assert "evidence  syscall: read (0=pipe:[" in screen
+        assert "evidence  kernel: read (0=pipe:[" in screen
         assert terminal.screen()[8:9] == ["Go on?" if pid == first.pid else "Really?"]
         terminal.press("q" if keys else "Enter")
         terminal.shows("(sorted by")
