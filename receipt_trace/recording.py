@@ -28,9 +28,8 @@ from receipt_trace.rule import How, Resolved, Rule
 from receipt_trace.trees import Agent, Tree
 
 FORMAT: Final = 1
-_AFTER: Final = (
-    2 + RELAPSE_NS // SAMPLE_PERIOD_NS
-)  # samples until the rule has forgotten a candidate
+_AFTER: Final = 2 * RELAPSE_NS // SAMPLE_PERIOD_NS
+"""Samples after which the rule has surely forgotten a candidate: twice as many as it takes."""
 
 
 class Recorder:

@@ -67,6 +67,7 @@ class _Candidate:
     output: int
     cpu_ticks: int
     patience: int
+    missed: int | None = None  # the first sample since then that did not show it
 
 
 @dataclass(slots=True)
@@ -131,7 +132,7 @@ class Rule:
                     self._patience(waiter),
                 )
                 continue
-            candidate.seen, candidate.waiter = sample.time, waiter
+            candidate.seen, candidate.waiter, candidate.missed = sample.time, waiter, None
             candidate.patience = max(candidate.patience, self._patience(waiter))
             quiet = sample.time >= self._due(candidate)
             if quiet and key.input not in self._active:  # one receipt for each input
@@ -174,8 +175,15 @@ class Rule:
 
     def _lapses(self, key: WaiterKey, candidate: _Candidate, sample: Sample) -> bool:
         """On a processor for a moment, on its way back into the same call."""
-        longest = RELAPSE_NS if self._active.get(key.input) is candidate else LAPSE_NS
-        return key[:3] in sample.running and sample.time - candidate.seen <= longest
+        if key[:3] not in sample.running:
+            return False
+        if self._active.get(key.input) is not candidate:
+            return sample.time - candidate.seen <= LAPSE_NS
+        if (
+            candidate.missed is None
+        ):  # on a busy host samples are far apart: the first decides nothing
+            candidate.missed = sample.time
+        return sample.time - candidate.missed <= RELAPSE_NS
 
     def _resolve(self, sample: Sample, seen: Mapping[WaiterKey, Waiter]) -> list[Transition]:
         resolved: list[Transition] = []

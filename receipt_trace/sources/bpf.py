@@ -222,9 +222,9 @@ class Bpf(Sampler):
         if watched.left:  # until it ended, it ran
             watched.left, watched.since = False, now
         stops = [
-            now if t.tid in v.on_cpu else self.stopped.get(t.tid, now)
-            for v in watched.views.values()
-            for t in v.threads
+            now if record.flags & ThreadFlag.RUNS else self.stopped.get(tid, now)
+            for pid in watched.views
+            for tid, record in self.threads.get(pid, {}).items()
         ]
         return max([watched.since, *stops])
 
@@ -436,7 +436,7 @@ class _View:
         self._blocked: dict[int, calls.Blocked] = {}
         self._counted: int | None = None
         self.threads: tuple[Thread, ...] = ()
-        self.on_cpu: frozenset[int] = frozenset()
+        self._passed: set[int] = set()  # threads that had left the call when their input was asked
         self.cpu = 0
         records = self._found()
         self.id = ProcessId(pid, next(iter(records.values())).start // _TICK_NS)
@@ -472,10 +472,16 @@ class _View:
             raise ProcessLookupError(self.pid)
         self._records = records
         self._blocked = {}
+        self._passed.clear()
         self.cpu = sum(r.cpu + r.ended_cpu for r in records.values())
         self.threads = tuple(self._thread(r) for r in records.values())
-        self.on_cpu = frozenset(r.tid for r in records.values() if r.flags & ThreadFlag.RUNS)
         return True
+
+    @property
+    def on_cpu(self) -> frozenset[int]:
+        """Threads on a processor, or between two calls."""
+        runs = (r.tid for r in self._records.values() if r.flags & ThreadFlag.RUNS)
+        return frozenset(self._passed.union(runs))
 
     def _thread(self, record: ThreadRecord) -> Thread:
         state = self.state
@@ -499,6 +505,7 @@ class _View:
         look = self._source.looks.get(self.pid)
         if look is None or look.process.start // _TICK_NS != self.id.start:
             raise ProcessLookupError(self.pid)
+        self._passed.clear()
         process = look.process
         terminal = None
         if process.terminal:
@@ -523,18 +530,27 @@ class _View:
             return thread
         record, blocked = self._records[thread.tid], self._blocked[thread.tid]
         name = blocked.name or ""
+        numbers = self._numbers(record, blocked, look)
+        if (
+            numbers is None and not record.fresh
+        ):  # seen a moment before its input was: it has moved on
+            self._passed.add(thread.tid)
         if name in calls.READS:
+            return replace(thread, call=Call(name, numbers))
+        return replace(thread, call=Call(name, numbers, self._timeout(record, blocked), True))
+
+    def _numbers(
+        self, record: ThreadRecord, blocked: calls.Blocked, look: Look
+    ) -> tuple[int, ...] | None:
+        """The descriptors that a blocked thread waits for; ``None``: not known."""
+        if blocked.name in calls.READS:
             fd = blocked.args[0] & 0xFFFFFFFF
             waits = record.fresh or self.state in "Tt" or look.reads(record, fd)
-            return replace(thread, call=Call(name, (fd,) if waits else None))
-        told = self._source.told.get(thread.tid)
-        if record.fresh and not name.startswith("epoll"):
-            numbers = None if told and MEMBERS_GO_ON in told else tuple(sorted(told or ()))
-        elif thread.tid in look.members:
-            numbers = look.numbers(thread.tid)
-        else:
-            numbers = None
-        return replace(thread, call=Call(name, numbers, self._timeout(record, blocked), True))
+            return (fd,) if waits else None
+        told = self._source.told.get(record.tid)
+        if record.fresh and not (blocked.name or "").startswith("epoll"):
+            return None if told and MEMBERS_GO_ON in told else tuple(sorted(told or ()))
+        return look.numbers(record.tid) if record.tid in look.members else None
 
     def _timeout(self, record: ThreadRecord, blocked: calls.Blocked) -> float | None:
         """How long the call waits, in seconds; the longest that matters where it is not known."""

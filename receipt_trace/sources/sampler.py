@@ -49,14 +49,18 @@ class View(Protocol):
     """One process that a source keeps in view.
 
     ``threads`` as of the last :meth:`refresh`, their calls not decoded; ``on_cpu`` are those
-    on a processor. ``cpu`` is CPU time in nanoseconds, with that of children that ended.
+    on a processor, or between two calls. ``cpu`` is CPU time in nanoseconds, with that of children
+    that ended.
     ``state`` is the letter of proc_pid_stat(5), ``exit_code`` a zombie's wait status.
     """
 
     id: ProcessId
     threads: tuple[Thread, ...]
-    on_cpu: frozenset[int]
     cpu: int
+
+    @property
+    def on_cpu(self) -> frozenset[int]:
+        """See above."""
 
     @property
     def state(self) -> str:
@@ -208,7 +212,6 @@ class Sampler(ABC):
         waiters = watched.findings.waiters
         ended = tree.take_ended()
         answered, closed, leaving = self._left(watched, waiters, ended, tree.members)
-        watched.waiters = {w.key: w for w in waiters}
         watched.marks = {  # a guest has no view
             k: m for k, m in watched.marks.items() if k.pid in views or k in watched.waiters
         }
@@ -217,9 +220,7 @@ class Sampler(ABC):
             output=watched.written if output is None else output,
             cpu_ticks=watched.cpu // _TICK_NS,
             waiters=waiters,
-            running=leaving.union(
-                (*v.id, t.tid) for v in views.values() for t in v.threads if t.tid in v.on_cpu
-            ),
+            running=leaving.union((*v.id, tid) for v in views.values() for tid in v.on_cpu),
             ended=ended,
             answered=answered,
             closed=closed,
@@ -443,10 +444,12 @@ class Sampler(ABC):
         """Inputs whose waiter left its call: those it took something from, those that ended; and
         waiters that are on their way out of life.
 
-        Notes in ``ended`` whose process is no more, if nobody else has told it yet.
+        Notes in ``ended`` whose process is no more, if nobody else has told it yet. Of whom nothing
+        can be said yet, for he is on a processor, is asked again the next time.
         """
         answered, closed, leaving = set(), set(), set()
-        now = {w.key for w in waiters}
+        now = {w.key: w for w in waiters}
+        held = {w.key.input for w in waiters}
         for key, was in watched.waiters.items():
             if key in now or was.grade == "terminal":
                 continue
@@ -464,8 +467,14 @@ class Sampler(ABC):
                 ended.setdefault(view.id, Ending(view.exit_code))
             elif self._consumed(watched, was, mark):
                 answered.add(key.input)
-            elif was.timeout is None and key.tid not in view.on_cpu:
+            elif key.tid in view.on_cpu:
+                leaving.add(key[:3])
+            elif was.timeout is None:
                 closed.add(key.input)
+        undecided = {
+            k: w for k, w in watched.waiters.items() if k[:3] in leaving and k.input not in held
+        }
+        watched.waiters = undecided | now
         return frozenset(answered), frozenset(closed), frozenset(leaving)
 
 

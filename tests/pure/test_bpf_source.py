@@ -25,7 +25,7 @@ from test_look import (
 
 from receipt_trace.kernel.loader import Kernel, Said
 from receipt_trace.kernel.records import LAYOUTS, Kind, NowRecord, TextRecord, ThreadRecord
-from receipt_trace.observation import Activity, FileKind, ProcessId
+from receipt_trace.observation import Activity, Ending, FileKind, ProcessId
 from receipt_trace.sources.bpf import Bpf
 from receipt_trace.trees import Tree, Trees
 
@@ -384,6 +384,45 @@ def test_who_is_not_named_by_the_queue_does_not_wait(host):
     sample = host.sample()
     assert sample.waiters == ()
     assert sample.blind == 0
+
+
+def test_who_has_left_the_call_before_its_input_was_asked_is_between_two_calls(host):
+    """A snapshot and the look at the queues are two moments: a loop may have moved on meanwhile."""
+    host.reads(ROOT, TTY)
+    host.settle()
+    host.reads(ROOT, TTY, runs=1)
+    queues, host.kernel.queues = host.kernel.queues, []
+    between = host.sample()
+    assert (between.waiters, between.closed) == ((), frozenset())
+    assert between.running == {(ROOT, START, ROOT)}
+    host.kernel.queues = queues
+    again = host.sample(fresh=True)
+    assert (keys(again), again.running) == (ASKS, frozenset())
+
+
+def test_how_a_waiter_ended_that_was_last_seen_on_its_way(host, proc):
+    """Killed, he runs for a moment; then he is gone, and only now is it known how."""
+    host.reads(ROOT, TTY)
+    host.settle()
+    host.thread(ROOT, runs=1, flags=RUNS)
+    going = host.sample()
+    assert (going.answered, going.closed, going.ended) == (frozenset(), frozenset(), {})
+    del host.kernel.threads[ROOT]
+    proc.add(ROOT, HARNESS, state="Z", exit_code=9)
+    assert host.sample().ended == {ProcessId(ROOT, START): Ending(9)}
+
+
+@pytest.mark.parametrize(("consumed", "how"), [(5, "answered"), (0, "closed")])
+def test_what_became_of_a_waiter_that_was_on_a_processor_is_asked_again(host, consumed, how):
+    """It had taken nothing yet when it was seen there."""
+    host.reads(ROOT, TTY)
+    host.settle()
+    host.thread(ROOT, runs=1, flags=RUNS)
+    assert host.sample().running == {(ROOT, START, ROOT)}
+    host.thread(ROOT, number=230, runs=2, consumed=consumed)
+    sample = host.sample()
+    assert {"answered": sample.answered, "closed": sample.closed}[how] == {"pts:1"}
+    assert host.sample().answered | host.sample().closed == frozenset()
 
 
 def test_who_sleeps_where_nothing_wakes_him_waits_for_a_disk(host):

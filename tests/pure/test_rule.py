@@ -288,7 +288,7 @@ def test_a_thread_that_runs_on_has_been_answered():
     """Being on a processor for longer than the lapse is going on."""
     rule = confirmed_rule()
     found = drive(rule, [sample(n, running=[waiter()]) for n in range(11, 25)])
-    assert found == [Resolved(21 * PERIOD, waiter(), 0, How.ANSWERED)]
+    assert found == [Resolved(22 * PERIOD, waiter(), 0, How.ANSWERED)]
 
 
 def test_a_loop_that_waits_for_its_turn_on_a_busy_host_still_asks():
@@ -297,6 +297,16 @@ def test_a_loop_that_waits_for_its_turn_on_a_busy_host_still_asks():
     assert drive(rule, [sample(n, running=[waiter()]) for n in range(11, 16)]) == []
     assert drive(rule, [sample(n, waiter()) for n in range(16, 30)]) == []
     assert rule.active == (waiter(),)
+
+
+def test_one_look_after_a_long_time_decides_nothing():
+    """A tracer that got no processor for two seconds, then sees the loop between two calls."""
+    rule = confirmed_rule()
+    looks = [sample(31, running=[waiter()]), sample(32, waiter()), sample(60, running=[waiter()])]
+    assert drive(rule, looks) == []
+    assert drive(rule, [sample(71, running=[waiter()])]) == [
+        Resolved(71 * PERIOD, waiter(), 0, How.ANSWERED)
+    ]
 
 
 # -- a source that knows when a tree went still --------------------------------------------
