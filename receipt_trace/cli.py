@@ -108,6 +108,11 @@ _LITMUS_LIST = """\
 List the cases: what each asks for on a terminal (or that it is a control), the wirings in
 which it is run, its command, and which of its packages are missing here.
 """
+_LITMUS_INSTALL = """\
+Install the programs that cases need and that are missing here: Debian packages with apt-get (as
+root), Python and Node packages into a cache of the suite's own. What could not be installed
+is named, and the exit code is then 1; its cases are counted as absent in a run.
+"""
 _LITMUS_RUN = """\
 Run cases and write one line of JSON for each trial. What is missing here is installed only
 with --install; a case that could not run is counted as such. Commands run in a fresh
@@ -128,7 +133,8 @@ and every miss, false report and doubt by name.
 _LITMUS_END = """\
 examples:
   receipt-trace litmus list
-  receipt-trace litmus run --quick                  the representative subset
+  receipt-trace litmus install --quick              what the representative subset needs
+  receipt-trace litmus run --quick                  that subset
   receipt-trace litmus run --install coreutils 'git/*'
   receipt-trace litmus run --harness 'timeout 60 bash -c {} </dev/null'
   receipt-trace litmus report litmus.jsonl --plot litmus.svg
@@ -325,8 +331,9 @@ def _add_litmus(commands: "argparse._SubParsersAction[_Parser]") -> None:
         dest="action", metavar="ACTION", required=True, parser_class=_Parser
     )
     listing = _action(actions, "list", "the cases", _LITMUS_LIST)
+    installing = _action(actions, "install", "what cases need", _LITMUS_INSTALL)
     running = _action(actions, "run", "run cases and write results", _LITMUS_RUN)
-    for action in (listing, running):
+    for action in (listing, installing, running):
         action.add_argument(
             "pattern", nargs="*", metavar="CASE",
             help="FAMILY or FAMILY/NAME, with * and ? (default: all)",
@@ -348,7 +355,7 @@ def _add_litmus(commands: "argparse._SubParsersAction[_Parser]") -> None:
     )  # fmt: skip
     running.add_argument(
         "--install", action="store_true",
-        help="install what is missing: apt-get (root), and pip and npm into a cache of their own",
+        help="install what is missing first, as `litmus install` does",
     )  # fmt: skip
     running.add_argument(
         "--parallel", type=_count, default=8, metavar="N",

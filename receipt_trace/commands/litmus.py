@@ -26,10 +26,12 @@ from receipt_trace.litmus.score import (
 
 
 def main(options: argparse.Namespace) -> int:
-    """List, run or report."""
+    """List, install, run or report."""
     match options.action:
         case "list":
             return _list(options)
+        case "install":
+            return _install(options)
         case "run":
             return _run(options)
         case _:
@@ -57,6 +59,17 @@ def _list(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     return 0
+
+
+def _install(options: argparse.Namespace) -> int:
+    from receipt_trace.litmus import stage  # noqa: PLC0415
+
+    cases = catalogue.load().select(options.pattern, quick=options.quick)
+    stage.install(cases, lambda text: print(text, file=sys.stderr, flush=True))
+    lacking = stage.absent(cases)
+    for family, packages in lacking.items():
+        print(f"{family}: not installed: {' '.join(packages)}")
+    return 1 if lacking else 0
 
 
 def _described(case: Case, absent: Iterable[str]) -> dict[str, object]:

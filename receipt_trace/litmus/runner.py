@@ -71,12 +71,14 @@ class Runner:
         self._catalogue, self._plan = catalogue, plan
         self._token = uuid.uuid4().hex
         self._locks: dict[str, threading.Lock] = {}
-        self._ready: dict[str, tuple[str, ...]] = {}
+        self._absent: dict[str, tuple[str, ...]] = {}
 
     def run(self, take: Callable[[Record], None], tell: Callable[[str], None]) -> None:
         """Run all trials. ``tell`` gets what a person should know meanwhile."""
         plan = self._plan
-        self._packages(tell)
+        if plan.install:
+            stage.install(plan.cases, tell)
+        self._absent = stage.absent(plan.cases)
         root = Path(tempfile.mkdtemp(prefix="receipt-trace-litmus-")).resolve()
         root.chmod(0o755)
         with contextlib.ExitStack() as stack:
@@ -97,27 +99,12 @@ class Runner:
                 pool.shutdown(cancel_futures=True)
                 raise
 
-    def _packages(self, tell: Callable[[str], None]) -> None:
-        """See what is missing, and install it if that is wanted."""
-        families: dict[str, set[str]] = {}
-        for case in self._plan.cases:
-            families.setdefault(case.family, set()).update(case.packages)
-        for family, packages in families.items():
-            absent = stage.missing(sorted(packages), family)
-            if absent and self._plan.install:
-                tell(f"installing for {family}: {' '.join(absent)}")
-                trouble = stage.install(absent, family)
-                if trouble:
-                    tell(trouble)
-                absent = stage.missing(absent, family)
-            self._ready[family] = absent
-
     def _trial(
         self, scene: Stage, watcher: "Watcher | None", case: Case, wiring: str, through: str
     ) -> Record:
         record = Record(case.id, case.asks, wiring, through, self._plan.source)
-        ready = self._ready.get(case.family, ())
-        absent = [package for package in case.packages if package in ready]
+        lacking = self._absent.get(case.family, ())
+        absent = [package for package in case.packages if package in lacking]
         if absent:
             record.state, record.reason = "absent", f"not installed: {' '.join(absent)}"
             return record

@@ -196,26 +196,44 @@ def missing(packages: Iterable[str], family: str) -> tuple[str, ...]:
     return tuple(p for p in packages if not _is_there(p, family, debian))
 
 
-def install(packages: Iterable[str], family: str) -> str:
-    """Install packages; returns what went wrong, empty if nothing did."""
-    kinds: dict[str, list[str]] = {}
-    for package in packages:
-        manager, _, name = package.rpartition(":")
-        kinds.setdefault(manager or "apt", []).append(name)
-    troubles = []
-    for manager, names in kinds.items():
-        if manager == "apt" and os.geteuid():
-            troubles.append("only root can install Debian packages")
-            continue
-        trouble = _install(manager, names, family)
-        if trouble and len(names) > 1:  # one that is not to be had must not keep the others away
-            trouble = "; ".join(filter(None, (_install(manager, [n], family) for n in names)))
-        troubles.append(trouble)
-    return "; ".join(filter(None, troubles))
+def absent(cases: Iterable[Case]) -> dict[str, tuple[str, ...]]:
+    """Family to those packages of its cases that are not there; families that lack nothing are left out."""
+    wanted: dict[str, set[str]] = {}
+    for case in cases:
+        wanted.setdefault(case.family, set()).update(case.packages)
+    found = {family: missing(sorted(packages), family) for family, packages in wanted.items()}
+    return {family: packages for family, packages in found.items() if packages}
 
 
-def _install(manager: str, names: list[str], family: str) -> str:
-    for command in _commands(manager, names, family):
+def install(cases: Iterable[Case], tell: Callable[[str], None]) -> None:
+    """Install what cases lack; ``tell`` hears what is installed, and what could not be."""
+    lacking = absent(cases)
+    debian = sorted({p for packages in lacking.values() for p in packages if ":" not in p})
+    if debian and os.geteuid():
+        tell(f"only root can install Debian packages: {' '.join(debian)}")
+    elif debian:
+        _install("apt", debian, "", tell)
+    for family, packages in lacking.items():
+        for manager in ("pip", "npm"):
+            prefix = f"{manager}:"
+            names = [p.removeprefix(prefix) for p in packages if p.startswith(prefix)]
+            if names:
+                _install(manager, names, family, tell)
+
+
+def _install(manager: str, names: list[str], family: str, tell: Callable[[str], None]) -> None:
+    tell(f"installing{family and ' for '}{family}: {' '.join(names)}")
+    trouble = _run(_commands(manager, names, family))
+    if trouble and len(names) > 1:  # one that is not to be had must not keep the others away
+        troubles = (_run(_commands(manager, [name], family)) for name in names)
+        trouble = "; ".join(filter(None, troubles))
+    if trouble:
+        tell(trouble)
+
+
+def _run(commands: Iterable[list[str]]) -> str:
+    """Run commands until one fails; returns what went wrong, empty if nothing did."""
+    for command in commands:
         done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
@@ -234,7 +252,8 @@ def _install(manager: str, names: list[str], family: str) -> str:
 def _commands(manager: str, names: list[str], family: str) -> Iterable[list[str]]:
     match manager:
         case "apt":
-            return [["apt-get", "install", "-y", "--no-install-recommends", *_APT, *names]]
+            new = ["apt-get", "install", "-y", "--no-install-recommends", *_APT, *names]
+            return [["apt-get", "update"], new]
         case "pip":
             venv = _python(family)
             made = [] if venv.exists() else [[_interpreter(), "-m", "venv", str(venv)]]

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from receipt_trace.cli import main
+from receipt_trace.litmus import stage
 from receipt_trace.litmus.harness import PROBE, describe
 
 
@@ -51,6 +52,17 @@ def test_a_mistake_is_told_with_the_next_step(capsys, words, said):
     code, _, err = run(capsys, *words)
     assert code == 64
     assert said in err
+
+
+def test_what_could_not_be_installed_is_named(capsys, monkeypatch):
+    """By family, and the exit code says so."""
+    lacking = [{"coreutils": ("nano",)}, {}]
+    monkeypatch.setattr(stage, "install", lambda _cases, tell: tell("installing"))
+    monkeypatch.setattr(stage, "absent", lambda _cases: lacking.pop(0))
+    assert run(capsys, "install", "coreutils") == (
+        1, "coreutils: not installed: nano\n", "installing\n",
+    )  # fmt: skip
+    assert run(capsys, "install", "coreutils") == (0, "", "installing\n")
 
 
 def test_results_that_are_none_are_told_so(capsys, tmp_path):

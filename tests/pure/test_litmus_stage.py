@@ -92,6 +92,57 @@ def test_packages_of_other_managers_are_looked_for_in_the_familys_own_folders(tm
     assert stage.missing(wanted, "other") == tuple(wanted)
 
 
+class Manager:
+    """Stands for apt, pip and npm: what may be had, and what was asked of them."""
+
+    def __init__(self, *unknown):
+        self.unknown, self.asked, self.said = unknown, [], []
+
+    def run(self, commands):
+        """All commands, as they would be run."""
+        for command in commands:
+            self.asked.append(" ".join(command))
+            if any(name in command for name in self.unknown):
+                return f"no {' '.join(self.unknown)}"
+        return ""
+
+
+@pytest.fixture
+def manager(monkeypatch):
+    """Nothing is installed, and one package is not to be had."""
+    manager = Manager("b-gone")
+    monkeypatch.setattr(stage, "_run", manager.run)
+    monkeypatch.setattr(stage, "_installed", set)
+    monkeypatch.setattr(stage.os, "geteuid", lambda: 0)
+    return manager
+
+
+def test_a_package_that_is_not_to_be_had_keeps_no_other_away(scene, manager):
+    """All Debian packages go in one turn; if that fails, each in its own."""
+    cases = [case(packages=("a-new", "b-gone")), Case("g", "c", "true", asks=False,
+             packages=("c-new", "pip:click"))]  # fmt: skip
+    stage.install(cases, manager.said.append)
+    installs = [line for line in manager.asked if "apt-get install" in line]
+    assert [line.split("DPkg::Lock::Timeout=300 ")[1] for line in installs] == [
+        "a-new b-gone c-new", "a-new", "b-gone", "c-new",
+    ]  # fmt: skip
+    assert manager.asked[0] == "apt-get update"
+    assert manager.asked[-1].endswith("python/g/bin/pip install --quiet click")
+    assert manager.said == [
+        "installing: a-new b-gone c-new", "no b-gone", "installing for g: click",
+    ]  # fmt: skip
+
+
+def test_without_root_the_debian_packages_are_named(scene, manager, monkeypatch):
+    """And the others installed."""
+    monkeypatch.setattr(stage.os, "geteuid", lambda: 1000)
+    stage.install([case(packages=("a-new", "npm:prompts"))], manager.said.append)
+    assert manager.said == [
+        "only root can install Debian packages: a-new", "installing for f: prompts",
+    ]  # fmt: skip
+    assert not any("apt-get" in line for line in manager.asked)
+
+
 def test_the_servers_answer_and_end(tmp_path):
     """Each on a port of its own, and gone afterwards."""
     with Services(tmp_path) as services:

@@ -298,7 +298,7 @@ def test_a_thread_that_ran_on_has_left_its_wait_on_replay_too():
 def test_a_trace_does_not_grow_while_nobody_waits():
     """A thousand samples of work take a few lines."""
     _, written = run_live([*quiet(3), *empty(1000, 3), *quiet(3, 1003)])
-    assert written.count('"sample"') < 25
+    assert written.count('"sample"') < 30
 
 
 def test_a_trace_is_lines_of_ascii_json():
