@@ -10,11 +10,13 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -51,19 +53,6 @@ _PRIVATE_TRACEFS: Final = (
 _IMPORT: Final = """
 import time; began = time.perf_counter(); import receipt_trace.cli
 print(time.perf_counter() - began)
-"""
-_STORM: Final = """
-import os, sys, time
-end, forks = time.monotonic() + float(sys.argv[1]), 0
-while time.monotonic() < end:
-    for _ in range(50):
-        pid = os.posix_spawn("/bin/true", ["true"], {}) if forks % 500 == 0 else os.fork()
-        if pid == 0:
-            os._exit(0)
-        forks += 1
-        os.waitpid(pid, 0)
-print(forks, time.monotonic_ns(), flush=True)
-os.read(0, 1)
 """
 _QUIET_TREE: Final = "sleep 999 & sleep 999 & sleep 999 & wait"
 _ASKING_TREE: Final = "sleep 999 & sleep 999 & cat; true"
@@ -216,35 +205,53 @@ def _mark_calls(count: int) -> None:
 
 
 def storm(quick: bool) -> Iterator[Row]:
-    """A tracked tree forks as fast as it can, and then asks."""
+    """A tracked tree forks as fast as it can, and then asks: how soon that is told, what was
+    lost, and how many processes it is said to have when one is left.
+    """
     seconds = 3 if quick else _STORM_S
     for source in _sources():
-        with tempfile.TemporaryDirectory() as folder:
-            log = Path(folder, "log")
-            with log.open("wb") as sink, subprocess.Popen(
-                [_PROGRAM, "watch", "--source", source, "--socket", "off", "--receipts",
-                 f"{folder}/receipts"],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=sink,
-            ) as watcher:  # fmt: skip
-                _await(partial(_is_ready, log), 60)
-                tree = subprocess.Popen(
-                    [sys.executable, "-c", _STORM, str(seconds)],
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                    env={**os.environ, "RECEIPT_TRACE": "storm"},
-                )  # fmt: skip
-                with tree:
-                    assert tree.stdout is not None
-                    forks, end = map(int, tree.stdout.readline().split())
-                    _await(partial(_has_waits, Path(folder, "receipts"), 1), 60)
-                    delay = (time.monotonic_ns() - end) / 1e9
-                    tree.kill()
-                watcher.terminate()
-            lost = log.read_bytes().count(b'"events_lost"')
-        yield Row(f"storm, {source}: processes a second", forks / seconds, "/s", 1)
-        yield Row(
-            f"storm, {source}: delay of a question after it", delay, "s", 1, 1.0, "quiet time"
-        )
-        yield Row(f"storm, {source}: times everybody was looked at again", lost, "", 1)
+        address = f"127.0.0.1:{_free_port()}"
+        with (
+            _probe_program() as probe,
+            _watcher("--source", source, "--metrics", address) as (_, receipts),
+            subprocess.Popen(
+                [probe, str(seconds)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                env={**os.environ, "RECEIPT_TRACE": "storm"},
+            ) as tree,
+        ):  # fmt: skip
+            assert tree.stdout is not None
+            forks, end = map(int, tree.stdout.readline().split())
+            try:
+                _await(partial(_has_waits, receipts, 1), 60)
+                delay = (time.monotonic_ns() - end) / 1e9
+                told = _metrics(address)
+            finally:
+                tree.kill()
+        rate = forks / seconds
+        yield Row(f"storm, {source}: processes a second", rate, "/s", 1)
+        yield Row(f"storm, {source}: delay of a question after it", delay, "s", 1, 1, "quiet time")
+        yield Row(f"storm, {source}: events lost, and counted", told["events_lost_total"], "", 1)
+        left = told["processes"]
+        yield Row(f"storm, {source}: processes it is said to have", left, "", 1, 1, "what is left")
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def _metrics(address: str) -> dict[str, float]:
+    """The sum of each metric over its labels, without the prefix of our names."""
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    found: dict[str, float] = {}
+    for line in lines:
+        name, _, value = line.partition(" # ")[0].rpartition(" ")
+        name = name.partition("{")[0].removeprefix("receipt_trace_")
+        if name and not line.startswith("#"):
+            found[name] = found.get(name, 0) + float(value)
+    return found
 
 
 def starting(quick: bool) -> Iterator[Row]:
@@ -296,6 +303,9 @@ def _watcher(*options: str, before: tuple[str, ...] = ()) -> Iterator[tuple[int,
                 yield process.pid, receipts
             finally:
                 process.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(20)
+                process.kill()
 
 
 @contextlib.contextmanager
@@ -330,7 +340,9 @@ def _await(condition: Callable[[], bool], seconds: float = 15) -> None:
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
-            raise RuntimeError(f"watch was not ready after {seconds} s; try: receipt-trace doctor")
+            raise RuntimeError(
+                f"nothing came of `watch` within {seconds} s; try: receipt-trace doctor"
+            )
         time.sleep(0.05)
 
 
@@ -371,9 +383,7 @@ def overhead(quick: bool) -> Iterator[Row]:
     """What a process that nobody tracks pays, beside no tracer, by what else runs."""
     if "bpf" not in _sources():
         return
-    with tempfile.TemporaryDirectory() as folder:
-        probe = Path(folder, "probe")
-        subprocess.run(["gcc", "-O2", "-o", probe, _PROBE], check=True)
+    with _probe_program() as probe:
         observers: dict[str, Callable[[], contextlib.AbstractContextManager[object]]] = {
             "no tracer": contextlib.nullcontext,
             "snapshot, 50 trees": partial(_with_trees, ()),
@@ -395,6 +405,14 @@ def overhead(quick: bool) -> Iterator[Row]:
             if name != "no tracer":
                 best = min(times[place] for times in runs)
                 yield Row(f"{what}, {name}", best, "ns", len(runs), base, "no tracer")
+
+
+@contextlib.contextmanager
+def _probe_program() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        probe = Path(folder, "probe")
+        subprocess.run(["gcc", "-O2", "-o", probe, _PROBE], check=True)
+        yield probe
 
 
 def _probe(probe: Path, *before: str) -> tuple[float, ...]:
@@ -461,7 +479,10 @@ def _peak(command: str) -> float:
 
 # -- all of it ---------------------------------------------------------------------------
 
-_PARTS: Final = (start_up, starting, delays, sampling, growth, storm, overhead, throughput)
+_PARTS: Final[dict[str, Callable[[bool], Iterator[Row]]]] = {
+    part.__name__: part
+    for part in (start_up, starting, delays, sampling, growth, storm, overhead, throughput)
+}
 
 
 def main() -> int:
@@ -471,33 +492,37 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument(
+        "part", nargs="*", metavar="PART", choices=[[], *_PARTS],
+        help=f"only these of {', '.join(_PARTS)} (default: all)",
+    )  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="fewer and shorter runs")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     options = parser.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed has its byte code
     _timed(_PROGRAM, "run", "--", "true")
     rows = []
-    for part in _PARTS:
-        print(f"bench: {part.__name__.replace('_', ' ')} …", file=sys.stderr, flush=True)
-        rows += list(part(options.quick))
+    for name in options.part or _PARTS:
+        print(f"bench: {name.replace('_', ' ')} …", file=sys.stderr, flush=True)
+        found = list(_PARTS[name](options.quick))
+        rows += found
+        if found and not options.json:
+            _table(found)
     if options.json:
         measured: list[dict[str, Any]] = [{**asdict(row), "ratio": row.ratio} for row in rows]
         print(json.dumps({"kernel": os.uname().release, "cpus": os.cpu_count(), "rows": measured}))
-    else:
-        _table(rows)
     return 0
 
 
 def _table(rows: list[Row]) -> None:
     width = max(len(row.what) for row in rows)
+    width = max(width, 62)
     print(f"{'':<{width}}  {'value':>13}  {'baseline':>13}  {'ratio':>6}  {'runs':>4}  against")
     for row in rows:
         print(
             f"{row.what:<{width}}  {_number(row.value, row.unit)}  "
             f"{_number(row.baseline, row.unit)}  {_times(row.ratio)}  {row.runs:>4}  {row.against}"
         )
-    start = rows[0]
-    print(f"\nstarting: {start.value - (start.baseline or 0):.0f} ms more than the plain command")
 
 
 def _number(value: float | None, unit: str) -> str:

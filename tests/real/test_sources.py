@@ -42,7 +42,10 @@ SOURCES: Final = {
     "snapshot": ("--source", "bpf"),
     "syscalls": ("--source", "bpf", "--attach", "syscalls", "--capture", "text"),
 }
-_ALONE: Final = "a thread whose first one has left"  # told by all three, but not always in a crowd
+_ALONE: Final = {  # told by all three, but not always in a crowd
+    "a thread whose first one has left",
+    "standard input moved elsewhere at once",  # in the moment before anybody looked
+}
 PARALLEL: Final = 16
 LONGER_S: Final = 1.5  # a command is watched after the last of the three has told of it
 CONTROL_S: Final = 4.0  # and a control as long as this, from when it is there
@@ -53,7 +56,7 @@ def _every_third(found: Iterator[Any]) -> list[Any]:
 
     But those that are fed over a pipe: whether they were before anybody looked is hidden from /proc.
     """
-    trials = [(p, p.values[-1]) for p in found if p.values[0].name != _ALONE]
+    trials = [(p, p.values[-1]) for p in found if p.values[0].name not in _ALONE]
     return [p for p, t in trials if t.wiring == "tty" or (t.wiring == "pipe" and t.feed is None)][
         ::3
     ]
