@@ -28,15 +28,18 @@ from receipt_trace.observation import (
     WaiterKey,
 )
 
-# How an interactive shell shows itself (bash, zsh, fish, dash, tcsh, mksh, ksh93 alike): it
-# catches SIGINT to keep its line (or found it ignored), ignores or catches SIGQUIT and SIGTERM, and with job control
-# it ignores the stop signals with which it hands its terminal to its jobs. What is ignored may
-# be inherited from a shell; all of it together is not. signal(7) has the numbers.
+# How an interactive shell shows itself (bash, zsh, fish, dash, ash, tcsh, mksh, ksh93, yash and elvish
+# alike): it catches SIGCHLD for its jobs and SIGINT to keep its line (or found it ignored), survives
+# SIGQUIT and SIGTERM, and with job control it survives SIGTSTP, and ignores SIGTTOU so that it can
+# take its terminal back from a job. What is ignored may be inherited from a shell (`bash -i -c` leaves
+# the stop signals ignored), and editors catch what ends them; only a shell waits for its jobs,
+# too. signal(7) has the numbers.
 _INT: Final = 1 << 1
 _QUIT: Final = 1 << 2
 _TERM: Final = 1 << 14
 _CHLD: Final = 1 << 16
-_JOB_CONTROL: Final = 1 << 19 | 1 << 21  # SIGTSTP and SIGTTOU
+_TSTP: Final = 1 << 19
+_TTOU: Final = 1 << 21
 
 _WIRING: Final = {FileKind.TTY: "tty", FileKind.PIPE: "pipe", FileKind.UNIX: "socket"}
 _STOPPED: Final = frozenset("Tt")
@@ -219,7 +222,7 @@ def _may_read(forest: Forest, process: Process, descriptor: Descriptor, thread: 
     """Whether the waiter would get what is typed or written: job control, idle shells, fed roots."""
     stopped = process.state in _STOPPED
     if descriptor.kind is not FileKind.TTY:
-        idle = descriptor.key in forest.fed or _idle_shell(process, _TERM | _QUIT)
+        idle = descriptor.key in forest.fed or _idle_shell(process, job_control=False)
         return not stopped and not (process.id == forest.root and idle)
     if process.terminal != descriptor.key:  # not its controlling terminal: no job control
         return not stopped
@@ -228,18 +231,18 @@ def _may_read(forest: Forest, process: Process, descriptor: Descriptor, thread: 
         # Stopped by SIGTTIN inside its read: it would read if it were let.
         plain = thread.call is not None and not thread.call.multiplexed
         return stopped and plain
-    return not stopped and not _idle_shell(process, _JOB_CONTROL)
+    return not stopped and not _idle_shell(process, job_control=True)
 
 
-def _idle_shell(process: Process, ignored: int) -> bool:
+def _idle_shell(process: Process, *, job_control: bool) -> bool:
     """An interactive shell that itself reads its terminal or command channel runs no command."""
-    survives = process.ignored | process.caught
-    lives = survives & _TERM and survives & _QUIT
-    # One that was started with SIGINT ignored may have to leave it so (dash, mksh). It still
-    # catches SIGCHLD for its jobs, unlike a program that just shuts everything off (passwd).
-    shut = ignored == _JOB_CONTROL and process.ignored & _INT and process.caught & _CHLD
-    keeps = process.caught & _INT or shut
-    return process.ignored & ignored == ignored and bool(keeps and lives)
+    ignored, caught = process.ignored, process.caught
+    if not caught & _CHLD:
+        return False
+    if job_control:
+        survived = _INT | _QUIT | _TERM | _TSTP
+        return bool(ignored & _TTOU) and (ignored | caught) & survived == survived
+    return bool(caught & _INT) and ignored & (_QUIT | _TERM) == _QUIT | _TERM
 
 
 def _mark_relays(waits: list[_Wait]) -> None:
@@ -379,7 +382,7 @@ def _dead(ends: _Ends, stuck: Iterable[_Wait]) -> list[Waiter]:
         for descriptor in wait.descriptors:
             drivers = ends.masters.get(descriptor.key, set()) - {wait.process.id.pid}
             if descriptor.kind is FileKind.TTY and drivers and not drivers & (patient | reaching):
-                if not _idle_shell(wait.process, _JOB_CONTROL):
+                if not _idle_shell(wait.process, job_control=True):
                     found.append(_waiter(wait, descriptor, dead=True))
                 break
     return found

@@ -96,8 +96,6 @@ def _is_unjudged(agent: Agent, command: Command) -> bool:
     there, since the agent could write into that, and need not, since none ever does.
     """
     closed = agent.wiring == "closed" and agent.stdio[1] == "pipe"
-    if command.name in ("vim", "git") and agent.key == "aider":
-        return True  # an editor below an interactive shell: seen through /proc, by BPF not always
     return command.name == "vim" and closed and agent.runtime == "node"
 
 
