@@ -397,7 +397,7 @@ class Discovery:
             argv = tuple(proc.arguments(self._root, pid))
         except (OSError, ValueError):
             return None
-        stdin = self._stdin(pid, stat.tty)
+        stdin = self._stdin(proc.living(self._root, pid), stat.tty)
         return Facts(
             pid=pid,
             ppid=stat.ppid,

@@ -131,11 +131,11 @@ def terminal_modes(root: Path, waiter: Waiter) -> terminal.Modes | None:
     """Modes of the terminal it reads, opened through the reader's own view of the files."""
     if waiter.wiring != "tty":
         return None
-    pid = waiter.key.pid
+    tid = waiter.key.tid  # of the thread that waits: the first one may have left
     kind, name = waiter.key.input.partition(":")[::2]
-    candidates = [f"{root}/{pid}/root/dev/pts/{name}"] if kind == "pts" else []
+    candidates = [f"{root}/{tid}/root/dev/pts/{name}"] if kind == "pts" else []
     if waiter.fd >= 0 and waiter.target != "/dev/tty":  # opening /dev/tty would open our own
-        candidates.insert(0, f"{root}/{pid}/fd/{waiter.fd}")
+        candidates.insert(0, f"{root}/{tid}/fd/{waiter.fd}")
     for path in candidates:
         found = terminal.modes_at(path)
         if found is not None:
@@ -166,8 +166,8 @@ def tree_output(root: Path, tree: Tree, waiter: Waiter) -> bytes | None:
     """
     if not any(_wrote(root, pid) for pid in tree.members):
         return None
-    said = output_file(root, tree.root.pid, OUTPUT_TAIL_BYTES)
-    return output_file(root, waiter.key.pid, OUTPUT_TAIL_BYTES) if said is None else said
+    said = output_file(root, proc.living(root, tree.root.pid), OUTPUT_TAIL_BYTES)
+    return output_file(root, waiter.key.tid, OUTPUT_TAIL_BYTES) if said is None else said
 
 
 def _wrote(root: Path, pid: int) -> bool:

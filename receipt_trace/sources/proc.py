@@ -103,15 +103,38 @@ def pids(root: Path) -> list[int]:
     return [int(name) for name in os.listdir(root) if name.isdigit()]
 
 
+def living(root: Path, pid: int) -> int:
+    """The number under which a process shows its memory and its files: its own; if its first thread
+    has left, that of one that has not.
+    """
+    try:
+        leader = stat(root, pid)
+        if leader.state not in "ZX" or leader.threads <= 1:
+            return pid
+        return next(int(n) for n in os.listdir(root / str(pid) / "task") if n != str(pid))
+    except (OSError, ValueError, StopIteration):
+        return pid
+
+
+def _memory(root: Path, pid: int, name: str) -> bytes:
+    """A file that shows memory; empty where there is none, as of a kernel thread."""
+    try:
+        raw = (root / str(pid) / name).read_bytes()
+    except ProcessLookupError:
+        raw = b""
+    tid = pid if raw else living(root, pid)
+    return raw if tid == pid else (root / str(tid) / name).read_bytes()
+
+
 def arguments(root: Path, pid: int) -> list[str]:
     """The command line (empty for a kernel thread or a process that cleared it)."""
-    raw = (root / str(pid) / "cmdline").read_bytes()
+    raw = _memory(root, pid, "cmdline")
     return [text(part) for part in raw.removesuffix(b"\0").split(b"\0")] if raw else []
 
 
 def environment(root: Path, pid: int) -> dict[str, str]:
     """The environment at the last exec. Raises PermissionError for other people's processes."""
-    raw = (root / str(pid) / "environ").read_bytes()
+    raw = _memory(root, pid, "environ")
     pairs = (text(part).partition("=") for part in raw.split(b"\0") if b"=" in part)
     return {name: value for name, _, value in pairs}
 
@@ -120,8 +143,11 @@ def link(root: Path, pid: int, name: str) -> str | None:
     """Where a link such as ``exe`` or ``cwd`` points; ``None`` where that may not be seen."""
     try:
         return text(os.readlink(os.fsencode(root / str(pid) / name)))
-    except OSError:
+    except PermissionError:
         return None
+    except OSError:
+        tid = living(root, pid)
+        return None if tid == pid else link(root, tid, name)
 
 
 def field(raw: bytes, name: str, base: int = 10) -> int | None:

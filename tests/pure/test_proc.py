@@ -265,6 +265,35 @@ def test_a_link_that_may_not_be_seen_is_none(proc):
     assert files.link(proc.root, 10, "cwd") is None
 
 
+def without_first_thread(proc, **more):
+    """Process 10, whose first thread has left; thread 12 goes on."""
+    directory = proc.add(10, state="Z", threads=2, **more)
+    (directory / "cmdline").write_bytes(b"")
+    (directory / "environ").write_bytes(b"")
+    (directory / "exe").unlink()
+    proc.add(12, argv=("prog", "-v"), env={"A": "1"}, exe="/usr/bin/prog")
+    (directory / "task/12").mkdir()
+
+
+def test_a_process_shows_itself_by_a_thread_that_is_still_there(proc):
+    """The first one has taken its memory and its files with it."""
+    without_first_thread(proc)
+    assert files.living(proc.root, 10) == 12
+    assert files.arguments(proc.root, 10) == ["prog", "-v"]
+    assert files.environment(proc.root, 10) == {"A": "1"}
+    assert files.link(proc.root, 10, "exe") == "/usr/bin/prog"
+
+
+def test_who_has_ended_or_cleared_its_arguments_shows_nothing(proc):
+    """No other thread is looked for, and nothing is wrong."""
+    for pid, state, threads in ((10, "Z", 1), (20, "S", 3)):
+        directory = proc.add(pid, argv=(), state=state, threads=threads)
+        (directory / "task" / str(pid + 1)).mkdir()
+        assert files.living(proc.root, pid) == pid
+        assert files.arguments(proc.root, pid) == []
+    assert files.living(proc.root, 99) == 99
+
+
 def test_processes_are_the_directories_with_numbers(proc):
     """Whatever else lies beside them."""
     proc.add(10)

@@ -43,7 +43,6 @@ SOURCES: Final = {
     "syscalls": ("--source", "bpf", "--attach", "syscalls", "--capture", "text"),
 }
 _ALONE: Final = {  # told by all three, but not always in a crowd
-    "a thread whose first one has left",
     "standard input moved elsewhere at once",  # in the moment before anybody looked
 }
 PARALLEL: Final = 16
