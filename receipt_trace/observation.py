@@ -237,6 +237,15 @@ class InputEnd:
     own: bool
     said: bytes = b""
 
+    @property
+    def waiter(self) -> Waiter:
+        """The read that met the end, as one that waited is told."""
+        key = WaiterKey(*self.process, self.process.pid, self.target)
+        held = (f"{self.fd}={self.target}",)
+        return Waiter(
+            key, self.comm, self.wiring, self.fd, self.target, "read", held, grade="kernel"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Fork:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from receipt_trace.constants import ARGV_BYTES, NS
 from receipt_trace.errors import exit_status
-from receipt_trace.observation import Context, Holder, InputEnd, Waiter, WaiterKey
+from receipt_trace.observation import Context, Holder, InputEnd, Waiter
 from receipt_trace.rule import Confirmed, How, Resolved
 from receipt_trace.screen import cut, read_prompt
 from receipt_trace.terminal import InputKind, input_kind
@@ -288,13 +288,8 @@ class Clerk:
         (CLOCK_MONOTONIC, ns) and its wait status, if it has ended.
         """
         time, status = ended
-        waiter = Waiter(
-            WaiterKey(*end.process, end.process.pid, end.target),
-            end.comm, end.wiring, end.fd, end.target, "read", (f"{end.fd}={end.target}",),
-            grade="kernel",
-        )  # fmt: skip
-        receipt = self.wait(tree, Confirmed(end.time, waiter, end.time, 0), context)
-        del self._open[waiter.key.input]
+        receipt = self.wait(tree, Confirmed(end.time, end.waiter, end.time, 0), context)
+        del self._open[end.target]
         return replace(
             receipt,
             event="eof",

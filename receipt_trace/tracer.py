@@ -20,14 +20,12 @@ from receipt_trace.observation import (
     ProcessId,
     Sample,
     Waiter,
-    WaiterKey,
 )
 from receipt_trace.receipt import Clerk, Host, Receipt
 from receipt_trace.rule import How, Resolved, Rule, Transition
 from receipt_trace.trees import Tree
 from receipt_trace.unanswered import question
 
-_KERNEL: Final = "kernel"
 _GOES_ON_NS: Final = 5 * NS  # after which a program that got no answer is told of while it goes on
 _REST: Final = 9  # times as long as a look at a tree took is it left alone, at least
 
@@ -225,11 +223,7 @@ class Tracer:
             asked = question(end)
             if asked is not None and end.process not in case.told:
                 case.told.add(end.process)
-                waiter = Waiter(
-                    WaiterKey(*end.process, end.process.pid, end.target),
-                    end.comm, end.wiring, end.fd, end.target, "read", grade=_KERNEL,
-                )  # fmt: skip
-                case.unanswered[end.process] = (end, asked, self._context(case.tree, waiter))
+                case.unanswered[end.process] = (end, asked, self._context(case.tree, end.waiter))
 
     def pace(self, tree: Tree, due: int, began: int, ended: int) -> int:
         """When a tree that it took from ``began`` to ``ended`` to look at is looked at again.

@@ -108,6 +108,8 @@ def _run(options: argparse.Namespace) -> int:
         tuple(options.through or THROUGH),
         tuple(options.wiring or catalogue.WIRINGS),
         options.source or "auto",
+        options.attach,
+        options.capture,
         options.harness or "",
         options.parallel,
         options.install,

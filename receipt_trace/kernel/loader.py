@@ -183,6 +183,13 @@ class Kernel:
         whole = text[place:SAID_BYTES] + text[:place] if kept > SAID_BYTES else text[:kept]
         return Said(time, total, kept, tgid, whole)
 
+    def given(self, pid: int) -> int:
+        """The address of the file that a process had for its input when it last became another
+        program; 0: none, or not known.
+        """
+        raw = syscall.lookup(self._maps["given"], struct.pack("=I", pid), 8)
+        return 0 if raw is None else int.from_bytes(raw, "little")
+
     # -- marks -------------------------------------------------------------------------
 
     def mark(self, pid: int, root: int) -> None:
@@ -240,7 +247,7 @@ class Kernel:
         self.objects = objects
         for name, (kind, key, value, entries, flags) in objects.maps.items():
             unused = (name == "calls" and not self.calls) or (
-                name in {"said", "took", "given", "blank"} and not self.text
+                name in {"said", "took", "blank"} and not self.text
             )
             size = 1 if unused else entries
             self._maps[name] = self._own(syscall.create_map(kind, key, value, size, flags, name))

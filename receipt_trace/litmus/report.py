@@ -27,7 +27,8 @@ stand-in agent.
   under `watch` its receipts show no question, and a full screen is a `key`.
 - **Baselines** get the output of the same runs, with its times.
 
-Made by one command, which installs what is missing: `scripts/litmus`. A part of it:
+Made by one command, which installs what is missing: `scripts/litmus`; `run` sees through `/proc`, as it
+does by default, and `watch` with BPF and `--capture text`. A part of it:
 `receipt-trace litmus run git 'shells/*'`. Your own harness: `receipt-trace litmus run --harness 'my-agent exec {}'`.
 """
 

@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,15 +37,24 @@ _UP_S: Final = 30
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be run. ``harness``: through this command line instead of through the product."""
+    """What is to be run. ``harness``: through this command line instead of through the product;
+    ``attach`` and ``capture`` are those of ``--source bpf``.
+    """
 
     cases: tuple[Case, ...]
     through: tuple[str, ...] = THROUGH
     wirings: tuple[str, ...] = WIRINGS
     source: str = "auto"
+    attach: str = "snapshot"
+    capture: str = "waits"
     harness: str = ""
     parallel: int = PARALLEL
     install: bool = False
+
+    @property
+    def observing(self) -> tuple[str, ...]:
+        """The same, as options of ``run`` and ``watch``."""
+        return ("--source", self.source, "--attach", self.attach, "--capture", self.capture)
 
     def trials(self) -> Iterator[tuple[Case, str, str]]:
         """(case, wiring, way): a waiting command also with its input closed, a control where it says."""
@@ -56,8 +65,8 @@ class Plan:
             return
         for case in self.cases:
             for through in self.through:
-                # What a closed input does to a command is the same, whoever looks on.
-                closed = case.asks and through == "run"
+                # What a closed input does to a command is the same, whoever looks on: one does.
+                closed = case.asks and through == self.through[-1]
                 own = (*case.wirings, "null") if closed else case.wirings
                 for wiring in WIRINGS:
                     if wiring in own and wiring in self.wirings:
@@ -88,7 +97,7 @@ class Runner:
             scene = Stage(root, self._token, services)
             watcher = None
             if "watch" in plan.through and not plan.harness:
-                watcher = stack.enter_context(Watcher(root, plan.source))
+                watcher = stack.enter_context(Watcher(root, plan.observing))
             trials = list(plan.trials())
             pool = stack.enter_context(ThreadPoolExecutor(plan.parallel))
             running = [pool.submit(self._trial, scene, watcher, *trial) for trial in trials]
@@ -117,7 +126,7 @@ class Runner:
             receipts: Callable[[], list[dict[str, Any]]] = list
             path = place.work.parent / "receipts"
             if through == "run":
-                command = through_run(case, wiring, path, self._plan.source)
+                command = through_run(case, wiring, path, self._plan.observing)
                 receipts = lambda: read_receipts(path)  # noqa: E731
             elif through == "watch":
                 assert watcher is not None
@@ -138,7 +147,7 @@ _NO_LOCK: Final = contextlib.nullcontext()
 class Watcher:
     """``receipt-trace watch`` beside the trials, and its receipts by the root of the tree."""
 
-    def __init__(self, folder: Path, source: str) -> None:
+    def __init__(self, folder: Path, observing: Sequence[str]) -> None:
         self._path = folder / "watch.jsonl"
         self._log = folder / "watch.log"
         self._read = 0
@@ -147,7 +156,7 @@ class Watcher:
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [
-                    sys.executable, "-m", "receipt_trace", "watch", "--source", source,
+                    sys.executable, "-m", "receipt_trace", "watch", *observing,
                     "--receipts", str(self._path), "--socket", "off",
                 ],
                 stdin=subprocess.DEVNULL,

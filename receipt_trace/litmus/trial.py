@@ -405,10 +405,10 @@ def read_receipts(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith(b"\n")]
 
 
-def through_run(case: Case, wiring: str, receipts: Path, source: str) -> list[str]:
+def through_run(case: Case, wiring: str, receipts: Path, observing: Sequence[str]) -> list[str]:
     """The command line that runs a case through ``receipt-trace run``."""
     return [
-        sys.executable, "-m", "receipt_trace", "run", "--wiring", wiring, "--source", source,
+        sys.executable, "-m", "receipt_trace", "run", "--wiring", wiring, *observing,
         "--receipts", str(receipts), "--", "bash", "-c", case.command,
     ]  # fmt: skip
 

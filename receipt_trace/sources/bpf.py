@@ -379,6 +379,14 @@ class Bpf(Sampler):
         watched.output_marks.update(marks)
         return moved
 
+    def _inputs(self, tree: Tree, watched: Watched, given: Iterable[Descriptor]) -> None:
+        """What the root was started with, though it has moved it elsewhere before anybody looked."""
+        file = self.kernel.given(tree.root.pid)
+        look = self.looks.get(tree.root.pid)
+        held = look.files.values() if look is not None and file else ()
+        moved = [self.books.descriptor(f) for f in held if f.file == file and f.fd]
+        super()._inputs(tree, watched, [*given, *moved])
+
     def _was_fed(self, tree: Tree, key: str) -> bool | None:
         """A pipe counts the slots that were ever filled (pipe_inode_info.head)."""
         look = self.looks.get(tree.root.pid)

@@ -48,6 +48,7 @@ class Played:
         self.kinds, self.pipes = {EPOLL_OPS: FileKind.EPOLL}, PIPES
         self.threads, self.processes, self.files, self.queues = {}, {}, [], []
         self.polled, self.printed, self.wrote = [], [], {}
+        self.started = {}
         self.marked, self.ever_marked, self.looked, self.asked_said = {}, [], 0, set()
         self.now, self.late = 10_000 * MS, 0
 
@@ -86,6 +87,10 @@ class Played:
         """The latest that was written to an output."""
         self.asked_said.add((inode, filesystem))
         return self.wrote.get(inode)
+
+    def given(self, pid):
+        """The file it was started with."""
+        return self.started.get(pid, 0)
 
     def mark(self, pid, root):
         """Track it."""
@@ -384,6 +389,16 @@ def test_who_is_not_named_by_the_queue_does_not_wait(host):
     sample = host.sample()
     assert sample.waiters == ()
     assert sample.blind == 0
+
+
+@pytest.mark.parametrize(("same", "want"), [(True, [(ROOT, "pipe:[70]")]), (False, [])])
+def test_an_input_that_was_moved_at_once_is_still_what_it_was_given(host, same, want):
+    """Nobody has looked before, but the kernel noted what it was started with."""
+    moved = file_record(19, FIFO, mode=READ, tgid=ROOT, inode=70)
+    host.holds(file_record(7, FIFO, mode=WRITE, tgid=HARNESS, inode=70))
+    host.kernel.started[ROOT] = moved.file if same else 0x9999
+    host.reads(ROOT, moved)
+    assert keys(host.sample()) == want
 
 
 def test_who_has_left_the_call_before_its_input_was_asked_is_between_two_calls(host):
