@@ -26,8 +26,13 @@ static inline __attribute__((always_inline)) void tell(struct event_record *even
 		lost(LOST_EVENT);
 }
 
-/* The file that a program was started with as its input. */
-BPF_TABLE("lru_hash", u32, u64, given, 16384);
+/* What is known of a process since it became another program. */
+struct started {
+	__u64 input;       /* the file that it had for its input then */
+	__u32 times;       /* that it became another one */
+	__u32 unused;
+};
+BPF_TABLE("lru_hash", u32, struct started, given, 16384);
 
 static inline __attribute__((always_inline)) __u64 own_file(__u32 fd)
 {
@@ -63,11 +68,15 @@ int on_fork(struct bpf_raw_tracepoint_args *ctx)
 int on_exec(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct event_record event = {};
-	__u64 task = ctx->args[ARG_exec_task], input = own_file(0);
+	struct started started = {.input = own_file(0), .times = 1}, *before;
+	__u64 task = ctx->args[ARG_exec_task];
 
 	event.tgid = GET(task, task_tgid);
 	event.start = GET(GET(task, task_leader), task_start);
-	given.update(&event.tgid, &input);
+	before = given.lookup(&event.tgid);
+	if (before)
+		started.times += before->times;
+	given.update(&event.tgid, &started);
 	tell(&event, RECORD_EXEC);
 	return 0;
 }

@@ -11,6 +11,17 @@ struct reader {
 };
 BPF_TABLE("lru_hash", struct reader, u32, took, 16384);
 BPF_PERCPU_ARRAY(blank, struct said, 1);
+/* What was told of the ends that a process has read. One that asks and reads the end for ever must not
+ * keep the ring from those who fork.
+ */
+struct heard {
+	__u64 start;       /* of the process: its number may be used again */
+	__u64 said;        /* when it had written last: ns, CLOCK_MONOTONIC */
+	__u32 times;
+	__u32 unused;
+};
+BPF_TABLE("lru_hash", u32, struct heard, heard, 4096);
+#define HEARD_MAX 16       /* ends told of one process */
 
 #define S_IFREG 0100000
 #define S_IFDIR 0040000
@@ -116,8 +127,10 @@ int on_read(struct leave *ctx)
 	struct settings *set = setting();
 	struct said *said_there;
 	struct reader reader = {};
-	__u64 task, regs, file, inode, parents, tty, *started;
-	__u32 *root, yes = 1;
+	struct started *started;
+	struct heard now = {}, *before;
+	__u64 task, regs, file, inode, parents, tty;
+	__u32 *root, yes = 1, writer = 0;
 	int stream;
 
 	record.tgid = bpf_get_current_pid_tgid() >> 32;
@@ -132,7 +145,7 @@ int on_read(struct leave *ctx)
 	parents = GET(GET(GET(task, task_parent), task_files), files_table);
 	/* Is it what the program was started with? A shell opens others in its place for a while. */
 	started = given.lookup(&record.tgid);
-	record.inherited = file && (started ? *started == file
+	record.inherited = file && (started ? started->input == file
 					    : record.root == record.tgid ||
 						      file == word(GET(parents, table_files)));
 	inode = file ? GET(file, file_inode) : 0;
@@ -156,6 +169,8 @@ int on_read(struct leave *ctx)
 	reader.tgid = record.tgid;
 	reader.inode = record.inode;
 	record.took = took.lookup(&reader) != NULL;
+	if (!record.inherited || record.took)
+		return 0; /* it reads data, and asks nobody */
 	record.kind = RECORD_EOF;
 	record.size = sizeof(record);
 	record.device = GET(inode, inode_device);
@@ -176,7 +191,22 @@ int on_read(struct leave *ctx)
 		record.said_time[stream] = said_there->time;
 		record.said_kept[stream] = said_there->kept;
 		record.said_tgid[stream] = said_there->tgid;
+		if (said_there->time > now.said) {
+			now.said = said_there->time;
+			writer = said_there->tgid;
+		}
 	}
+	before = heard.lookup(&record.tgid);
+	if (before && before->start == record.start) {
+		if (before->said == now.said || before->times >= HEARD_MAX)
+			return 0;
+		now.times = before->times;
+	}
+	if (writer != record.tgid)
+		return 0; /* what stands last is not its own */
+	now.start = record.start;
+	now.times++;
+	heard.update(&record.tgid, &now);
 	if (events.ringbuf_output(&record, sizeof(record), 0))
 		lost(LOST_EVENT);
 	return 0;

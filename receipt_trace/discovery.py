@@ -29,7 +29,8 @@ class Discovery:
     """Keeps ``trees`` up to date.
 
     ``everybody`` is false when nothing but what is named is to be followed. ``started`` is called with every new tree, ``found`` with every new agent. ``clock``
-    is CLOCK_MONOTONIC in nanoseconds.
+    is CLOCK_MONOTONIC in nanoseconds; ``execs`` tells how often a process has become another
+    program where the kernel counts that (0: not known), for events may be lost.
     """
 
     def __init__(
@@ -42,9 +43,10 @@ class Discovery:
         clock: Callable[[], int],
         *,
         everybody: bool = True,
+        execs: Callable[[int], int] = lambda _pid: 0,
     ) -> None:
         self._root, self.trees, self._registry = root, trees, registry
-        self._everybody = everybody
+        self._everybody, self._counted = everybody, execs
         self._started, self._found, self._clock = started, found, clock
         self.harnesses: dict[int, tuple[ProcessId, AgentKind]] = {}
         self.shells: dict[int, _Shell] = {}
@@ -407,7 +409,7 @@ class Discovery:
             leads_session=stat.session == pid,
             stdin=stdin,
             first_stdin=self._stdins.setdefault(pid, stdin),
-            execs=self._execs.get(pid, 0),
+            execs=max(self._execs.get(pid, 0), self._counted(pid)),
         )
 
     def _stdin(self, pid: int, tty: int) -> str:

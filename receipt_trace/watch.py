@@ -70,6 +70,7 @@ class Watch:
             self._found,
             time.monotonic_ns,
             everybody=everybody,
+            execs=self._events.execs if self._events is not None else lambda _pid: 0,
         )
         self._next_sweep = 0
         self._seen: dict[int, int] = {}

@@ -25,7 +25,7 @@ BTF: Final = Path("/sys/kernel/btf/vmlinux")
 SOURCES: Final = ("records.h", "kernel.h", "snapshot.c", "lifecycle.c", "calls.c", "text.c")
 MAPS: Final = (
     "settings", "marks", "wanted", "questions", "calls", "scratch", "walks", "events", "losses",
-    "said", "took", "given", "blank", "nurses",
+    "said", "took", "heard", "given", "blank", "nurses",
 )  # fmt: skip
 PROGRAMS: Final = (
     "snapshot_threads", "snapshot_processes", "snapshot_files", "snapshot_polls",

@@ -56,6 +56,7 @@ _WRITES: Final = ("write", "writev", "sendto", "sendmsg")
 _READS: Final = ("read", "readv", "recvfrom", "recvmsg")
 _READ: Final = 0  # number of read(2) on x86-64
 _CHUNK: Final = 1 << 18  # bytes asked for in one read of a walk; the kernel gives 32 KiB at most
+_GIVEN: Final = struct.Struct("=QI4x")  # bpf/lifecycle.c: struct started
 _PROG_INFO: Final = 200  # bytes of struct bpf_prog_info, up to and with run_time_ns
 _RUN_TIME: Final = 192  # offset of run_time_ns
 _STOCK_S: Final = 5.0  # between two countings of how long the programs ran
@@ -183,12 +184,12 @@ class Kernel:
         whole = text[place:SAID_BYTES] + text[:place] if kept > SAID_BYTES else text[:kept]
         return Said(time, total, kept, tgid, whole)
 
-    def given(self, pid: int) -> int:
-        """The address of the file that a process had for its input when it last became another
-        program; 0: none, or not known.
+    def given(self, pid: int) -> tuple[int, int]:
+        """(address of the file that a process had for its input when it last became another
+        program, how often it has become one since we are attached); 0: none, or not known.
         """
-        raw = syscall.lookup(self._maps["given"], struct.pack("=I", pid), 8)
-        return 0 if raw is None else int.from_bytes(raw, "little")
+        raw = syscall.lookup(self._maps["given"], struct.pack("=I", pid), _GIVEN.size)
+        return (0, 0) if raw is None else _GIVEN.unpack(raw)
 
     # -- marks -------------------------------------------------------------------------
 
@@ -247,7 +248,7 @@ class Kernel:
         self.objects = objects
         for name, (kind, key, value, entries, flags) in objects.maps.items():
             unused = (name == "calls" and not self.calls) or (
-                name in {"said", "took", "blank"} and not self.text
+                name in {"said", "took", "blank", "heard"} and not self.text
             )
             size = 1 if unused else entries
             self._maps[name] = self._own(syscall.create_map(kind, key, value, size, flags, name))

@@ -381,7 +381,7 @@ class Bpf(Sampler):
 
     def _inputs(self, tree: Tree, watched: Watched, given: Iterable[Descriptor]) -> None:
         """What the root was started with, though it has moved it elsewhere before anybody looked."""
-        file = self.kernel.given(tree.root.pid)
+        file, _ = self.kernel.given(tree.root.pid)
         look = self.looks.get(tree.root.pid)
         held = look.files.values() if look is not None and file else ()
         moved = [self.books.descriptor(f) for f in held if f.file == file and f.fd]

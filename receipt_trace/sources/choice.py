@@ -23,6 +23,9 @@ class Events(Protocol):
     def read(self) -> list[Lifecycle]:
         """The events there are."""
 
+    def execs(self, pid: int) -> int:
+        """How often a process has become another program; 0: not known."""
+
     def close(self) -> None:
         """Stop listening."""
 

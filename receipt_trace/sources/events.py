@@ -56,6 +56,10 @@ class KernelEvents:
             case Kind.CALL:
                 events.append(Stir(record.parent))
 
+    def execs(self, pid: int) -> int:
+        """How often a process has become another program since we are attached."""
+        return self.kernel.given(pid)[1]
+
     def close(self) -> None:
         """Detach everything."""
         self.kernel.close()

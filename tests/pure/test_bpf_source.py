@@ -90,7 +90,7 @@ class Played:
 
     def given(self, pid):
         """The file it was started with."""
-        return self.started.get(pid, 0)
+        return self.started.get(pid, 0), 1
 
     def mark(self, pid, root):
         """Track it."""

@@ -23,6 +23,7 @@ class World:
         self.proc = proc
         self.started, self.found = [], []
         self.now = 0
+        self.counted = {}  # what the kernel says of who became another program
         self.discovery = Discovery(
             proc.root,
             Trees(),
@@ -31,6 +32,7 @@ class World:
             self.found.append,
             lambda: self.now,
             everybody=registry is not None,
+            execs=lambda pid: self.counted.get(pid, 0),
         )
 
     def fork(self, parent, child, *, stdin=None, **more):
@@ -549,6 +551,18 @@ def test_a_tool_call_that_becomes_an_agent_has_that_agents_calls_below(world, pr
     world.exec(10, program, CODEX)
     world.spawn(10, 12, SHELL, env, session=12)
     assert world.members() == [{10}, {12}]
+
+
+@pytest.mark.parametrize(("times", "members"), [(2, [{12}]), (1, []), (0, [])])
+def test_a_call_whose_events_were_lost_is_found_by_how_often_it_became_a_program(
+    world, times, members
+):
+    """The shell has made way for its command before anybody could look: the kernel has counted."""
+    world.proc.add(10, 1, ("newcomer",))
+    world.proc.add(12, 10, ("cookiecutter", "t"), {"AI_AGENT": "newcomer"}, session=12)
+    world.counted[12] = times
+    world.discovery.sweep()
+    assert world.members() == members
 
 
 def test_a_claude_that_was_started_by_a_claude_in_place_has_its_own_calls(world):

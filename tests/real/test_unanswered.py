@@ -25,6 +25,7 @@ from .support import (
     PRIVATE_TRACEFS,
     Watcher,
     briefly,
+    descendants,
     environment,
     eventually,
     kill,
@@ -434,3 +435,34 @@ def test_what_asks_nobody_is_not_told(case: Case, way: str, pen: Pen) -> None:
     need(*case.needs)
     told = pen[case, way]
     assert told.receipts == [], told
+
+
+def test_who_asks_for_ever_keeps_nobody_else_from_being_seen(tmp_path: Path) -> None:
+    """It meets the end of its input many thousand times a second: told once, and no event is lost."""
+    need("unshare")
+    spin = (
+        "import os, time\ntime.sleep(1)\nos.write(1, b'again? '); os.read(0, 1); time.sleep(1)\n"
+        "while True: os.write(1, b'again? '); os.read(0, 1)\n"
+    )
+    write(tmp_path, {"s.py": spin})
+    with (
+        Watcher(tmp_path, *SOURCE, before=PRIVATE_TRACEFS) as watcher,
+        contextlib.ExitStack() as stack,
+    ):
+
+        def start(text: str, stdin: int) -> "subprocess.Popen[bytes]":
+            env = environment(tmp_path, RECEIPT_TRACE=text)
+            words = ["bash", "-c", text]
+            return stack.enter_context(subprocess.Popen(words, stdin=stdin, cwd=tmp_path, env=env))
+
+        spins = start("python3 s.py | cat >/dev/null", subprocess.DEVNULL)
+        calm = start("for n in {1..300}; do /bin/true; done; cat; true", subprocess.PIPE)
+        try:
+            assert watcher.wait(calm.pid)["program"]["name"] == "cat"
+            eventually(lambda: watcher.receipts(spins.pid), "the question is told")
+        finally:
+            for root in (spins.pid, calm.pid):
+                for pid in (root, *descendants(root)):
+                    kill(pid)
+        assert [r["event"] for r in watcher.receipts(spins.pid)] == ["eof"]
+        assert b'"events_lost"' not in watcher.log
