@@ -218,6 +218,7 @@ class Clerk:
             context.output,
             terminal=context.terminal_output,
             alternate=context.alternate,
+            begins=context.output_total <= len(context.output),
             columns=context.columns,
             lines=context.lines,
         )

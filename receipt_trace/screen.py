@@ -14,6 +14,8 @@ from receipt_trace.output import ALTERNATE_SCREEN, SEQUENCE
 # A full screen is drawn by erasing it and placing the cursor, or by a scroll region.
 _ERASE: Final = re.compile(rb"\x1b(?:c|\[[023]?J)")
 _PLACE: Final = re.compile(rb"\x1b\[(?:\d+;\d+)?[Hf]|\x1b\[\d+d")
+_ROW: Final = re.compile(rb"\x1b\[(\d+)(?:;\d+[Hf]|d)")
+_ROWS: Final = 5  # a question is asked on fewer, and seldom on rows that it names
 _PIPE_COLUMNS: Final = 512  # a pipe has no width; no question is wider
 _PIPE_LINES: Final = 40
 _LINES_ABOVE: Final = 12
@@ -29,16 +31,25 @@ class Prompt:
 
 
 def read_prompt(
-    output: bytes, *, terminal: bool, alternate: bool = False, columns: int = 80, lines: int = 24
+    output: bytes,
+    *,
+    terminal: bool,
+    alternate: bool = False,
+    begins: bool = True,
+    columns: int = 80,
+    lines: int = 24,
 ) -> Prompt:
     """Draw the end of the output and read the question off it.
 
     ``terminal``: it went to a terminal of that size; else to a pipe or a file, where a
     newline begins a new line by itself (a program that draws a full screen there takes
-    it for 80x24). Never raises, whatever the bytes are.
+    it for 80x24). ``begins``: nothing was printed before; else the screen may have been erased
+    before what is left, and a program that writes on many rows by their numbers has drawn it.
+    Never raises, whatever the bytes are.
     """
     visible = _visible(output, alternate)
     drawn = alternate or bool(_ERASE.search(visible) and _PLACE.search(visible))
+    drawn = drawn or (not begins and len(set(_ROW.findall(visible))) >= _ROWS)
     if not terminal and not drawn:
         columns, lines = _PIPE_COLUMNS, _PIPE_LINES
     rows, cursor, wrapped = _draw(visible, terminal, max(2, columns), max(2, lines))

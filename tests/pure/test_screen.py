@@ -143,6 +143,15 @@ def test_a_screen_is_drawn_by_erasing_and_placing(output, drawn):
     assert read_prompt(output, terminal=True).drawn is drawn
 
 
+@pytest.mark.parametrize(
+    ("rows", "begins", "drawn"), [(5, False, True), (4, False, False), (5, True, False)]
+)
+def test_a_screen_that_was_erased_before_what_is_left_is_known_by_its_rows(rows, begins, drawn):
+    """A menu whose beginning no longer is in the buffer; nobody asks a question on so many rows."""
+    output = b"".join(b"\x1b[%d;3Hentry %d\x1b[%dd" % (row, row, row) for row in range(1, rows + 1))
+    assert read_prompt(output, terminal=True, begins=begins).drawn is drawn
+
+
 def test_of_a_drawn_screen_all_is_shown():
     """Also what stands above an empty line, whatever line the cursor is on."""
     output = b"\x1b[2J\x1b[1;1Htop\x1b[5;3Hmiddle\x1b[9;1Hbottom\x1b[5;3H"
