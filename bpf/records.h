@@ -83,6 +83,7 @@ struct file_record {
 	__u64 file, operations, object;  /* addresses; object: tty, pipe, socket, epoll set */
 	__u64 peer;        /* inode of the other end of a unix socket; 0 none */
 	__u64 output;      /* moves with what is written into a pipe, or printed on a terminal */
+	__u64 input;       /* moves with what is taken out of a pipe, or read from a terminal */
 	__u32 terminal;    /* the terminal behind it, major << 20 | minor; 0 none */
 	__u32 writers;     /* of a pipe */
 	__u32 state;       /* of a socket: TCP_LISTEN and its like, include/net/tcp_states.h */

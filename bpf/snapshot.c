@@ -288,6 +288,10 @@ int snapshot_files(struct iterator *ctx)
 		if (record.device != PTMX && other)
 			record.output = GET(GET(other, tty_discipline), ldisc_head);
 #endif
+#if HAS_ldisc_tail
+		if (record.device != PTMX)
+			record.input = GET(GET(record.object, tty_discipline), ldisc_tail);
+#endif
 		queue = INSIDE(record.object, tty_queue);
 	} else if ((record.type & TYPE) == FIFO) {
 		record.object = GET(file, file_private);
@@ -298,6 +302,10 @@ int snapshot_files(struct iterator *ctx)
 		       ((record.output - 1) & (GET(record.object, pipe_slots) - 1)) * SIZE_pipe_buffer;
 		record.output = record.output << 32 |
 				(__u32)(GET(slot, buffer_offset) + GET(slot, buffer_length));
+		record.input = GET(record.object, pipe_tail);
+		slot = GET(record.object, pipe_buffers) +
+		       (record.input & (GET(record.object, pipe_slots) - 1)) * SIZE_pipe_buffer;
+		record.input = record.input << 32 | GET(slot, buffer_offset);
 		/* who polls the end for writing waits at the other queue */
 		queue = record.mode & 1 ? INSIDE(record.object, pipe_queue)
 					: INSIDE(record.object, pipe_write_queue);

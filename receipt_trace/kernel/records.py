@@ -115,6 +115,7 @@ class FileRecord(NamedTuple):
     object: int
     peer: int
     output: int
+    input: int
     terminal: int
     writers: int
     state: int
@@ -216,7 +217,7 @@ LAYOUTS: Final[dict[type[Record], struct.Struct]] = {
     NowRecord: struct.Struct("=HHIQQ"),
     ThreadRecord: struct.Struct("=HHIII8Q6QiIIiIi"),
     ProcessRecord: struct.Struct("=HHIIiiiIIQQQ16s"),
-    FileRecord: struct.Struct("=HHIiIIIIIQQQQQQIIII"),
+    FileRecord: struct.Struct("=HHIiIIIIIQQQQQQQIIII"),
     WaiterRecord: struct.Struct("=HHIQQQII"),
     MemberRecord: struct.Struct("=HHIiIQ"),
     TextRecord: struct.Struct("=HHIiIQQHHI4096s"),

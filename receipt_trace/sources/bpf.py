@@ -387,6 +387,15 @@ class Bpf(Sampler):
         moved = [self.books.descriptor(f) for f in held if f.file == file and f.fd]
         super()._inputs(tree, watched, [*given, *moved])
 
+    def _place(self, waiter: Waiter) -> int | None:
+        """A terminal counts what was read from it, a pipe what was taken out."""
+        _, files, _ = self.kernel.look((waiter.key.pid,))
+        for file in files:
+            if file.fd == waiter.fd and (file.terminal or file.type & TYPE == FIFO):
+                same = self.books.descriptor(file).key == waiter.key.input
+                return file.input if same else None
+        return None
+
     def _was_fed(self, tree: Tree, key: str) -> bool | None:
         """A pipe counts the slots that were ever filled (pipe_inode_info.head)."""
         look = self.looks.get(tree.root.pid)

@@ -138,6 +138,10 @@ class Sampler(ABC):
         """Whether anything was ever written into an input of a tree's root; ``None``: not known."""
         return None
 
+    def _place(self, waiter: Waiter) -> int | None:  # noqa: ARG002
+        """How far the input of a waiter has been read, by whomever; ``None``: not known."""
+        return None
+
     def _still(self, watched: "Watched", now: int) -> int | None:  # noqa: ARG002
         """Since when nobody in a tree has run: CLOCK_MONOTONIC, ns; ``None``: not known."""
         return None
@@ -417,9 +421,10 @@ class Sampler(ABC):
             return False  # it has not run since
         counted = watched.given is None and not waiter.syscall.startswith("recv")
         read = view.consumed(key.tid) if view is not None and counted else None
-        taken = mark.moved(runs, read, watched.given, alone=len(waiter.wait_set) <= 1)
+        place = self._place(waiter) if watched.given is None else None
+        taken = mark.moved(runs, read, place, watched.given, alone=len(waiter.wait_set) <= 1)
         mark.count = max(0, mark.count) + taken
-        mark.runs, mark.read, mark.given = runs, read, watched.given
+        mark.runs, mark.read, mark.place, mark.given = runs, read, place, watched.given
         if taken and watched.given is None and waiter.wiring != "tty" and key[:2] == watched.root:
             watched.seen_fed.add(key.input)
         return taken
@@ -551,19 +556,31 @@ class _Mark:
     count: int = -1
     runs: int | None = None
     read: int | None = None
+    place: int | None = None
     given: int | None = None
 
     def close(self) -> None:
         """Let go of everything."""
 
-    def moved(self, runs: int | None, read: int | None, given: int | None, *, alone: bool) -> bool:
-        """Whether it took input since. All input comes through the caller, or is counted as read,
-        or, where neither is known, every time the thread ran counts.
+    def moved(
+        self,
+        runs: int | None,
+        read: int | None,
+        place: int | None,
+        given: int | None,
+        *,
+        alone: bool,
+    ) -> bool:
+        """Whether it took input since. All input comes through the caller, or the input itself says
+        how far it was read, or what the thread has read is counted, or, where none of these
+        is known, every time the thread ran counts.
         """
         if self.count < 0:
             return False
         if given is not None:
             return given != self.given
+        if place is not None and self.place is not None:
+            return place != self.place
         if read is None or self.read is None:
             return runs != self.runs
         taken = read - self.read

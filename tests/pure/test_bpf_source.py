@@ -415,6 +415,17 @@ def test_who_has_left_the_call_before_its_input_was_asked_is_between_two_calls(h
     assert (keys(again), again.running) == (ASKS, frozenset())
 
 
+def test_what_was_taken_is_told_by_the_input_itself(host):
+    """A program that looks into /proc every second beside its question has taken nothing of it."""
+    host.reads(ROOT, tty_record(0, tgid=ROOT, input=7))
+    marks = [host.settle().waiters[0].consumed]
+    for runs, consumed, place in ((1, 302, 7), (2, 604, 7), (3, 607, 10), (4, 700, 10)):
+        host.kernel.files.clear()
+        host.reads(ROOT, tty_record(0, tgid=ROOT, input=place), runs=runs, consumed=consumed)
+        marks.append(host.sample().waiters[0].consumed)
+    assert marks == [0, 0, 0, 1, 1]
+
+
 def test_how_a_waiter_ended_that_was_last_seen_on_its_way(host, proc):
     """Killed, he runs for a moment; then he is gone, and only now is it known how."""
     host.reads(ROOT, TTY)
@@ -435,6 +446,7 @@ def test_what_became_of_a_waiter_that_was_on_a_processor_is_asked_again(host, co
     host.thread(ROOT, runs=1, flags=RUNS)
     assert host.sample().running == {(ROOT, START, ROOT)}
     host.thread(ROOT, number=230, runs=2, consumed=consumed)
+    host.kernel.files[:] = [tty_record(0, tgid=ROOT, input=consumed)]
     sample = host.sample()
     assert {"answered": sample.answered, "closed": sample.closed}[how] == {"pts:1"}
     assert host.sample().answered | host.sample().closed == frozenset()
