@@ -30,7 +30,8 @@ from receipt_trace.observation import (
 
 # How an interactive shell shows itself (bash, zsh, fish, dash, ash, tcsh, mksh, ksh93, yash and elvish
 # alike): it catches SIGCHLD for its jobs and SIGINT to keep its line (or found it ignored), survives
-# SIGQUIT and SIGTERM, and with job control it survives SIGTSTP, and ignores SIGTTOU so that it can
+# SIGQUIT and SIGTERM, and with job control it ignores SIGTSTP (ksh93 catches it, and so does a relay
+# such as sudo, which has a terminal of its own to drive), and SIGTTOU so that it can
 # take its terminal back from a job. What is ignored may be inherited from a shell (`bash -i -c` leaves
 # the stop signals ignored), and editors catch what ends them; only a shell waits for its jobs,
 # too. signal(7) has the numbers.
@@ -241,7 +242,10 @@ def _idle_shell(process: Process, *, job_control: bool) -> bool:
         return False
     if job_control:
         survived = _INT | _QUIT | _TERM | _TSTP
-        return bool(ignored & _TTOU) and (ignored | caught) & survived == survived
+        held = (process.descriptors or {}).values()
+        drives = caught & _TSTP and any(d.kind is FileKind.PTMX for d in held)
+        survives = (ignored | caught) & survived == survived
+        return bool(ignored & _TTOU) and survives and not drives
     return bool(caught & _INT) and ignored & (_QUIT | _TERM) == _QUIT | _TERM
 
 

@@ -487,6 +487,16 @@ def test_a_relay_never_asks_for_itself(inner):
     assert find_waiters(forest(relay(10, 1, 2, "script"), child)) == Findings()
 
 
+def test_a_relay_with_the_signals_of_a_shell_is_none():
+    """As sudo has them: those of ksh93, but it drives a terminal of its own."""
+    signals = {"ignored": SIGTTOU, "caught": SIGINT | SIGQUIT | SIGTERM | SIGTSTP | SIGCHLD}
+    held = [tty(0, 1), ptmx(3, 2)]
+    sudo = process(10, polls(0, 3), comm="sudo", on=1, held=held, **signals)
+    asks = process(11, blocked_read(), ppid=10, on=2, held=[tty(0, 2)])
+    assert waiters(sudo, asks) == [(11, 0)]
+    assert waiters(process(10, polls(0), on=1, held=[tty(0, 1)], **signals)) == []
+
+
 def test_an_idle_shell_behind_a_relay_is_idle():
     """`script` with a shell at its prompt asks nothing."""
     shell = process(11, blocked_read(), ppid=10, on=2, held=[tty(0, 2)], **PROMPTING)
