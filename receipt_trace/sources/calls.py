@@ -85,11 +85,28 @@ def activity(blocked: Blocked | None, state: str) -> Activity:
         # A futex(2) wait with a time-out ends by itself; without one somebody must end it.
         timed = blocked.name.startswith("futex") and blocked.args[3:4] not in ((0,), ())
         return Activity.TIMED if timed else Activity.PARKED
+    if _is_empty(
+        blocked
+    ):  # a sleep, or for ever: pause(2), as the first thread of Erlang's runtime
+        return Activity.PARKED if state in "Tt" or _is_endless(blocked) else Activity.ACTIVE
     if blocked.name in READS or (blocked.name or "").startswith(
         ("poll", "ppoll", "select", "pselect", "epoll")
     ):
         return Activity.INPUT
     return Activity.PARKED if state in "Tt" else Activity.ACTIVE
+
+
+def _is_empty(blocked: Blocked) -> bool:
+    """Whether it is a poll or a select of nothing at all."""
+    place = {"poll": 1, "ppoll": 1, "select": 0, "pselect6": 0}.get(blocked.name or "")
+    return place is not None and len(blocked.args) == 6 and not _int(blocked.args[place])
+
+
+def _is_endless(blocked: Blocked) -> bool:
+    """Whether a poll or a select has no time-out."""
+    if blocked.name == "poll":
+        return _milliseconds(blocked.args[2]) is None
+    return not blocked.args[2 if blocked.name == "ppoll" else 4]
 
 
 def resumed(blocked: Blocked | None, was: Blocked | None) -> Blocked | None:

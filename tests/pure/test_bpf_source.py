@@ -493,7 +493,7 @@ def test_a_program_goes_on_without_its_first_thread(host):
 
 def polls(host, number, **more):
     """The root polls its terminal."""
-    thread = host.thread(ROOT, number=number, **more)
+    thread = host.thread(ROOT, number=number, **{"arg0": 1, "arg1": 1} | more)
     host.holds(TTY)
     host.kernel.queues = [waits_at(TTY, TABLE, thread.task)]
     host.kernel.polled = [member(TTY, tid=ROOT)]

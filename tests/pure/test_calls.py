@@ -97,14 +97,33 @@ def blocked(name, *args):
 @pytest.mark.parametrize(
     ("call", "state", "expected"),
     [
+        (blocked("pselect6", 0, 0, 0, 0, 0, 0), "S", Activity.PARKED),
+        (blocked("select", 0, 0, 0, 0, 0x7FFE, 0), "S", Activity.ACTIVE),
+        (blocked("select", 0, 0, 0, 0, 0x7FFE, 0), "T", Activity.PARKED),
+        (blocked("select", 1, 0x7FFE, 0, 0, 0, 0), "S", Activity.INPUT),
+        (blocked("poll", 0, 0, 0xFFFFFFFF, 0, 0, 0), "S", Activity.PARKED),
+        (blocked("poll", 0, 0, 1000, 0, 0, 0), "S", Activity.ACTIVE),
+        (blocked("poll", 0x7FFE, 1, 1000, 0, 0, 0), "S", Activity.INPUT),
+        (blocked("ppoll", 0, 0, 0, 0, 0, 0), "S", Activity.PARKED),
+        (blocked("ppoll", 0, 0, 0x7FFE, 0, 0, 0), "S", Activity.ACTIVE),
+    ],
+)
+def test_a_poll_of_nothing_is_a_sleep(call, state, expected):
+    """Without a time-out nobody but a signal ends it, as that of Erlang's first thread."""
+    assert activity(call, state) is expected
+
+
+@pytest.mark.parametrize(
+    ("call", "state", "expected"),
+    [
         (None, "R", Activity.ACTIVE),
         (blocked("read"), "S", Activity.INPUT),
         (blocked("read"), "T", Activity.INPUT),
         (blocked("recvmmsg"), "S", Activity.INPUT),
-        (blocked("poll"), "S", Activity.INPUT),
-        (blocked("ppoll"), "S", Activity.INPUT),
-        (blocked("select"), "S", Activity.INPUT),
-        (blocked("pselect6"), "S", Activity.INPUT),
+        (blocked("poll", 1, 1), "S", Activity.INPUT),
+        (blocked("ppoll", 1, 1), "S", Activity.INPUT),
+        (blocked("select", 1, 1), "S", Activity.INPUT),
+        (blocked("pselect6", 1, 1), "S", Activity.INPUT),
         (blocked("epoll_pwait2"), "S", Activity.INPUT),
         (blocked("wait4"), "S", Activity.PARKED),
         (blocked("waitid"), "S", Activity.PARKED),
