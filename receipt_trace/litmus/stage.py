@@ -90,7 +90,8 @@ class Stage:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         modules = _node(family.name) / "node_modules"
-        if modules.exists():
+        # Only for those that want some: npm itself may empty what it finds there.
+        if any(package.startswith("npm:") for package in case.packages) and modules.exists():
             (work / "node_modules").symlink_to(modules)
         if user is not None:
             for path in (top, *top.rglob("*")):

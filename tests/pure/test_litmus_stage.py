@@ -92,6 +92,15 @@ def test_packages_of_other_managers_are_looked_for_in_the_familys_own_folders(tm
     assert stage.missing(wanted, "other") == tuple(wanted)
 
 
+def test_only_who_wants_a_node_package_is_given_the_family_s(tmp_path, scene):
+    """They are shared: `npm ci` would empty them."""
+    modules = tmp_path / "cache/node/f/node_modules"
+    modules.mkdir(parents=True)
+    wants = scene.place(case(packages=("npm:prompts",)), Family("f", "", ()))
+    assert (wants.work / "node_modules").resolve() == modules
+    assert not (scene.place(case(), Family("f", "", ())).work / "node_modules").exists()
+
+
 class Manager:
     """Stands for apt, pip and npm: what may be had, and what was asked of them."""
 
