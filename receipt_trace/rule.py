@@ -179,9 +179,8 @@ class Rule:
             return False
         if self._active.get(key.input) is not candidate:
             return sample.time - candidate.seen <= LAPSE_NS
-        if (
-            candidate.missed is None
-        ):  # on a busy host samples are far apart: the first decides nothing
+        # On a busy host samples are far apart: the first one decides nothing.
+        if candidate.missed is None:
             candidate.missed = sample.time
         return sample.time - candidate.missed <= RELAPSE_NS
 

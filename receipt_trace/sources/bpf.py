@@ -389,8 +389,9 @@ class Bpf(Sampler):
 
     def _place(self, waiter: Waiter) -> int | None:
         """A terminal counts what was read from it, a pipe what was taken out."""
-        _, files, _ = self.kernel.look((waiter.key.pid,))
-        for file in files:
+        pid = waiter.key.pid
+        look = self.looks.get(pid) if self._looked == self._taken else None
+        for file in self.kernel.look((pid,))[1] if look is None else look.files.values():
             if file.fd == waiter.fd and (file.terminal or file.type & TYPE == FIFO):
                 same = self.books.descriptor(file).key == waiter.key.input
                 return file.input if same else None
@@ -548,9 +549,8 @@ class _View:
         record, blocked = self._records[thread.tid], self._blocked[thread.tid]
         name = blocked.name or ""
         numbers = self._numbers(record, blocked, look)
-        if (
-            numbers is None and not record.fresh
-        ):  # seen a moment before its input was: it has moved on
+        if numbers is None and not record.fresh:
+            # It was seen a moment before its input was, and has moved on.
             self._passed.add(thread.tid)
         if name in calls.READS:
             return replace(thread, call=Call(name, numbers))

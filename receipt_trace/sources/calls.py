@@ -85,9 +85,8 @@ def activity(blocked: Blocked | None, state: str) -> Activity:
         # A futex(2) wait with a time-out ends by itself; without one somebody must end it.
         timed = blocked.name.startswith("futex") and blocked.args[3:4] not in ((0,), ())
         return Activity.TIMED if timed else Activity.PARKED
-    if _is_empty(
-        blocked
-    ):  # a sleep, or for ever: pause(2), as the first thread of Erlang's runtime
+    if _is_empty(blocked):
+        # A sleep; without an end it is a pause(2), as of the first thread of Erlang's runtime.
         return Activity.PARKED if state in "Tt" or _is_endless(blocked) else Activity.ACTIVE
     if blocked.name in READS or (blocked.name or "").startswith(
         ("poll", "ppoll", "select", "pselect", "epoll")

@@ -141,13 +141,15 @@ def environment(root: Path, pid: int) -> dict[str, str]:
 
 def link(root: Path, pid: int, name: str) -> str | None:
     """Where a link such as ``exe`` or ``cwd`` points; ``None`` where that may not be seen."""
+    found = _readlink(root, pid, name)
+    return found if found is not None else _readlink(root, living(root, pid), name)
+
+
+def _readlink(root: Path, number: int, name: str) -> str | None:
     try:
-        return text(os.readlink(os.fsencode(root / str(pid) / name)))
-    except PermissionError:
-        return None
+        return text(os.readlink(os.fsencode(root / str(number) / name)))
     except OSError:
-        tid = living(root, pid)
-        return None if tid == pid else link(root, tid, name)
+        return None
 
 
 def field(raw: bytes, name: str, base: int = 10) -> int | None:
