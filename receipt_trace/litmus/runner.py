@@ -33,6 +33,12 @@ from receipt_trace.litmus.trial import (
 THROUGH: Final = ("run", "watch")
 PARALLEL: Final = 8
 _UP_S: Final = 30
+# The stand-in is known as an agent from its start, as agents are, so its calls are tracked from theirs.
+_AGENTS: Final = """\
+[agent.litmus]
+harness.module = ["receipt_trace.litmus.standin"]
+tool = { env = { AI_AGENT = "litmus" }, shell = true, session = true }
+"""
 
 
 @dataclass(frozen=True)
@@ -150,6 +156,8 @@ class Watcher:
     def __init__(self, folder: Path, observing: Sequence[str]) -> None:
         self._path = folder / "watch.jsonl"
         self._log = folder / "watch.log"
+        config = folder / "watch.toml"
+        config.write_text(_AGENTS)
         self._read = 0
         self._by_root: dict[int, list[dict[str, Any]]] = {}
         self._lock = threading.Lock()
@@ -157,7 +165,7 @@ class Watcher:
             self._process = subprocess.Popen(
                 [
                     sys.executable, "-m", "receipt_trace", "watch", *observing,
-                    "--receipts", str(self._path), "--socket", "off",
+                    "--config", str(config), "--receipts", str(self._path), "--socket", "off",
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
