@@ -388,13 +388,14 @@ class Bpf(Sampler):
         super()._inputs(tree, watched, [*given, *moved])
 
     def _place(self, waiter: Waiter) -> int | None:
-        """A terminal counts what was read from it, a pipe what was taken out."""
+        """A terminal counts what was read from it, until it is flushed; a pipe what was taken out."""
         pid = waiter.key.pid
         look = self.looks.get(pid) if self._looked == self._taken else None
         for file in self.kernel.look((pid,))[1] if look is None else look.files.values():
             if file.fd == waiter.fd and (file.terminal or file.type & TYPE == FIFO):
                 same = self.books.descriptor(file).key == waiter.key.input
-                return file.input if same else None
+                flushed = 0 if file.terminal else 1  # a pipe never begins anew
+                return file.input + flushed if same else None
         return None
 
     def _was_fed(self, tree: Tree, key: str) -> bool | None:

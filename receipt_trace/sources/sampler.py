@@ -139,7 +139,9 @@ class Sampler(ABC):
         return None
 
     def _place(self, waiter: Waiter) -> int | None:  # noqa: ARG002
-        """How far the input of a waiter has been read, by whomever; ``None``: not known."""
+        """How far the input of a waiter has been read, by whomever; ``None``: not known, 0: it was
+        flushed, or never read.
+        """
         return None
 
     def _still(self, watched: "Watched", now: int) -> int | None:  # noqa: ARG002
@@ -579,10 +581,14 @@ class _Mark:
             return False
         if given is not None:
             return given != self.given
-        if place is not None and self.place is not None:
+        if place is not None and self.place is not None and (place or self.place):
             return place != self.place
         if read is None or self.read is None:
             return runs != self.runs
         taken = read - self.read
+        if alone or taken <= 0:
+            return taken > 0
         # Beside its input it may watch an eventfd, a timerfd or a self-pipe: these give words of 8.
-        return taken > 0 and (alone or taken % 8 != 0 or taken > _WAKEUPS)
+        # More at once than a person types, and the terminal is not known to have given any: a file.
+        much, odd = taken > _WAKEUPS, taken % 8 != 0
+        return odd or much if place is None else odd and not much

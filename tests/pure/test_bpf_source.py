@@ -415,15 +415,30 @@ def test_who_has_left_the_call_before_its_input_was_asked_is_between_two_calls(h
     assert (keys(again), again.running) == (ASKS, frozenset())
 
 
-def test_what_was_taken_is_told_by_the_input_itself(host):
+@pytest.mark.parametrize(
+    ("looks", "marks"),
+    [
+        # (bytes its thread has read, how far the terminal was read)
+        ([(302, 7), (604, 7), (607, 10), (700, 10)], [0, 0, 0, 1, 1]),
+        ([(302, 0), (604, 0), (607, 0)], [0, 0, 0, 1]),
+        ([(7, 0), (14, 0)], [0, 1, 2]),
+        ([(8, 0), (24, 0)], [0, 0, 0]),
+    ],
+    ids=["of /proc", "of /proc, never read", "answers, flushed after each", "wake-ups"],
+)
+def test_what_was_taken_is_told_by_the_input_itself(host, looks, marks):
     """A program that looks into /proc every second beside its question has taken nothing of it."""
-    host.reads(ROOT, tty_record(0, tgid=ROOT, input=7))
-    marks = [host.settle().waiters[0].consumed]
-    for runs, consumed, place in ((1, 302, 7), (2, 604, 7), (3, 607, 10), (4, 700, 10)):
-        host.kernel.files.clear()
-        host.reads(ROOT, tty_record(0, tgid=ROOT, input=place), runs=runs, consumed=consumed)
-        marks.append(host.sample().waiters[0].consumed)
-    assert marks == [0, 0, 0, 1, 1]
+    found = []
+    for runs, (consumed, place) in enumerate([(0, looks[0][1]), *looks]):
+        tty = tty_record(0, tgid=ROOT, input=place)
+        pipe = file_record(6, FIFO, mode=READ | WRITE, tgid=ROOT, inode=76)
+        host.kernel.files[:] = [tty, pipe]
+        thread = host.thread(ROOT, number=POLL, arg0=1, arg1=2, arg2=0xFFFF_FFFF, runs=runs,
+                             consumed=consumed)  # fmt: skip
+        host.kernel.queues = [waits_at(tty, TABLE, thread.task)]
+        host.kernel.polled = [member(tty, tid=ROOT), member(pipe, tid=ROOT)]
+        found.append(host.sample().waiters[0].consumed)
+    assert found == marks
 
 
 def test_how_a_waiter_ended_that_was_last_seen_on_its_way(host, proc):

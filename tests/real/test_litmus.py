@@ -12,6 +12,7 @@ from receipt_trace.litmus import oracle
 from receipt_trace.litmus.catalogue import Case, load
 from receipt_trace.litmus.score import (
     ABSENT,
+    CLOSED,
     DID_NOT_WAIT,
     FALSE,
     MISSED,
@@ -167,5 +168,6 @@ def test_the_watcher_is_measured_below_a_stand_in_agent(tmp_path: Path) -> None:
     assert found == {
         ("coreutils/rm -i", "tty"): REPORTED,
         ("coreutils/rm -i", "pipe"): REPORTED,
+        ("coreutils/rm -i", "null"): CLOSED,
         ("controls_input/stdio server", "pipe"): SILENT,
     }, done.stderr.decode()

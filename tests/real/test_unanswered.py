@@ -374,7 +374,7 @@ def pen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     chosen = [
         (item.callspec.params["case"], item.callspec.params["way"])
         for item in request.session.items
-        if isinstance(item, pytest.Function) and item.module is request.module
+        if getattr(item, "module", None) is request.module and hasattr(item, "callspec")
     ]
     chosen = [(case, way) for case, way in chosen if all(map(shutil.which, case.needs))]
     where = {pair: tmp_path_factory.mktemp("u") for pair in chosen}
