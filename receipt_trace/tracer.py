@@ -173,7 +173,9 @@ class Tracer:
         """Take one sample of a tree; returns when the next one is wanted."""
         case = self._cases[tree.root]
         due = case.rule.due
-        following = now + (SAMPLE_PERIOD_NS if case.rule.restless else self.source.period)
+        # Trees at rest are looked at all at the same moments, so that they share one look.
+        period = self.source.period
+        following = now + (SAMPLE_PERIOD_NS if case.rule.restless else period - now % period)
         if due is None and not self.source.moved(tree, now):
             return following
         sample = self.source.sample(

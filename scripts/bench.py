@@ -215,7 +215,7 @@ def storm(quick: bool) -> Iterator[Row]:
             _probe_program() as probe,
             _watcher("--source", source, "--metrics", address) as (_, receipts),
             subprocess.Popen(
-                [probe, str(seconds)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                [probe, "storm", str(seconds)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 env={**os.environ, "RECEIPT_TRACE": "storm"},
             ) as tree,
         ):  # fmt: skip
@@ -395,9 +395,9 @@ def overhead(quick: bool) -> Iterator[Row]:
         for _ in range(2 if quick else 5):
             for name, observer in observers.items():
                 with observer():
-                    found[name].append(_probe(probe))
+                    found[name].append(_probe(probe, 400))
         found["strace -f on the process itself"] = [
-            _probe(probe, "strace", "-f", "-o", "/dev/null")
+            _probe(probe, 4, "strace", "-f", "-o", "/dev/null")
         ]
     for place, what in enumerate(("getppid", "read of 1 byte", "ping-pong over pipes")):
         base = min(times[place] for times in found["no tracer"])
@@ -415,9 +415,10 @@ def _probe_program() -> Iterator[Path]:
         yield probe
 
 
-def _probe(probe: Path, *before: str) -> tuple[float, ...]:
+def _probe(probe: Path, loops: int, *before: str) -> tuple[float, ...]:
     """The shortest times of its three loops, in ns; they repeat to a few of these."""
-    out = subprocess.check_output([*before, probe], stdin=subprocess.DEVNULL)
+    words = [*before, str(probe), "loops", str(loops)]
+    out = subprocess.check_output(words, stdin=subprocess.DEVNULL)
     return tuple(map(float, out.split()))
 
 
