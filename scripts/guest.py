@@ -630,6 +630,7 @@ def said(kernel: Kernel) -> str:
         _, right = stack.enter_context(opened("socket"))
 
         def body() -> None:
+            os.dup2(other, 1)  # only who has said something himself asked anything
             os.write(other, b"x" * 3000 + b"\n")
             os.writev(other, [b"Really", b"sure? "])
             socket.socket(fileno=right).sendmsg([b"Which one? "])
