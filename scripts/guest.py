@@ -645,8 +645,8 @@ def said(kernel: Kernel) -> str:
         outputs = {file.fd: file for file in kernel.look([os.getpid()])[1]}
         found = kernel.said(outputs[end].inode, outputs[end].filesystem)
         assert found is not None, "what it wrote into the pipe is not told"
-        equal(found.text[-7:], b"\nsure? ", "the last output to the pipe")
-        equal((found.tgid, found.total), (child.pid, 3001 + 6), "who wrote how much")
+        equal(found.text[-13:], b"\nReallysure? ", "the last output to the pipe")
+        equal((found.tgid, found.total), (child.pid, 3001 + 12), "who wrote how much")
         found = kernel.said(outputs[right].inode, outputs[right].filesystem)
         assert found is not None, "what it wrote into the socket is not told"
         equal(found.text, b"Which one? ", "the last output to the socket")
