@@ -120,6 +120,7 @@ def _run(options: argparse.Namespace) -> int:
     for number in (signal.SIGINT, signal.SIGQUIT):  # of a shell that started us in the background
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)  # some programs then do not ask
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # clean up then, too
     progress = _Progress(total, sys.stderr)
     with open(options.out, "w", encoding="ascii") as out:
 

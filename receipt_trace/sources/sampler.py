@@ -561,9 +561,6 @@ class _Mark:
     place: int | None = None
     given: int | None = None
 
-    def close(self) -> None:
-        """Let go of everything."""
-
     def moved(
         self,
         runs: int | None,
