@@ -43,6 +43,47 @@ static inline __attribute__((always_inline)) __u64 own_file(__u32 fd)
 	return word(GET(table, table_files) + 8 * (__u64)fd);
 }
 
+/* What the root of a tree has become. */
+static inline __attribute__((always_inline)) void tell_program(__u64 task, __u64 input, __u64 start)
+{
+	struct program_record *record = events.ringbuf_reserve(sizeof(*record));
+	__u64 memory = GET(task, task_memory), inode, from, length;
+
+	if (!record) {
+		lost(LOST_EVENT);
+		return;
+	}
+	record->kind = RECORD_PROGRAM;
+	record->size = sizeof(*record);
+	record->tgid = GET(task, task_tgid);
+	record->parent = GET(GET(task, task_parent), task_tgid);
+	record->session = number_of(word(INSIDE(GET(task, task_signal), signal_pids) + 8 * SESSION));
+	record->uid = GET(GET(task, task_cred), cred_uid);
+	inode = input ? GET(input, file_inode) : 0;
+	record->type = inode ? GET(inode, inode_mode) : 0;
+	record->device = inode ? GET(inode, inode_device) : 0;
+	record->unused = 0;
+	record->start = start;
+	bpf_get_current_comm(record->comm, sizeof(record->comm));
+	from = GET(memory, memory_arguments);
+	length = GET(memory, memory_arguments_end) - from;
+	if (length > ARGUMENT_BYTES)
+		length = ARGUMENT_BYTES;
+	record->argument_bytes = length;
+	if (bpf_probe_read_user(record->arguments, length, (void *)from))
+		record->argument_bytes = 0;
+	from = GET(memory, memory_environment);
+	length = GET(memory, memory_environment_end) - from;
+	if (length > ENVIRONMENT_BYTES) {
+		from += length - ENVIRONMENT_BYTES;
+		length = ENVIRONMENT_BYTES;
+	}
+	record->environment_bytes = length;
+	if (bpf_probe_read_user(record->environment, length, (void *)from))
+		record->environment_bytes = 0;
+	events.ringbuf_submit(record, 0);
+}
+
 /* Runs in the parent, before the child is woken for the first time. */
 int on_fork(struct bpf_raw_tracepoint_args *ctx)
 {
@@ -70,6 +111,7 @@ int on_exec(struct bpf_raw_tracepoint_args *ctx)
 	struct event_record event = {};
 	struct started started = {.input = own_file(0), .times = 1}, *before;
 	__u64 task = ctx->args[ARG_exec_task];
+	__u32 *root;
 
 	event.tgid = GET(task, task_tgid);
 	event.start = GET(GET(task, task_leader), task_start);
@@ -77,7 +119,11 @@ int on_exec(struct bpf_raw_tracepoint_args *ctx)
 	if (before)
 		started.times += before->times;
 	given.update(&event.tgid, &started);
-	tell(&event, RECORD_EXEC);
+	root = marks.lookup(&event.tgid);
+	if (root && *root == event.tgid)
+		tell_program(task, started.input, event.start);
+	else
+		tell(&event, RECORD_EXEC);
 	return 0;
 }
 

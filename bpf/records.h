@@ -21,6 +21,7 @@ enum record_kind {
 	RECORD_CALL,
 	RECORD_EOF,
 	RECORD_NOW,
+	RECORD_PROGRAM,
 };
 
 /* The first of a snapshot: when it was taken, by both clocks. */
@@ -135,8 +136,28 @@ struct event_record {
 	__u64 start;       /* of the process: ns, CLOCK_BOOTTIME */
 };
 
+/* The root of a tree has become another program: what tells whether that is a tool call, and what it
+ * was, for it may be gone before anybody looks. Told in place of its exec event.
+ */
+#define ARGUMENT_BYTES 1024
+#define ENVIRONMENT_BYTES 3072
+struct program_record {
+	__u16 kind, size;
+	__u32 tgid, parent;
+	__s32 session;
+	__u32 uid;
+	__u32 type;        /* of its input: i_mode; 0 none */
+	__u32 device;      /* of its input, major << 20 | minor */
+	__u32 argument_bytes, environment_bytes;
+	__u32 unused;
+	__u64 start;       /* ns, CLOCK_BOOTTIME */
+	char comm[16];
+	__u8 arguments[ARGUMENT_BYTES];      /* the first of them */
+	__u8 environment[ENVIRONMENT_BYTES]; /* the last of it, where a harness puts its own */
+};
+
 /* The last that tracked processes wrote to an output; found by the file's place. */
-#define SAID_BYTES 1024
+#define SAID_BYTES 4096
 #define SAID_CHUNK 512
 struct said {
 	__u64 time;        /* of the last write: ns, CLOCK_MONOTONIC */

@@ -2,7 +2,8 @@
 
 Four ways lead to a tree: a process named by the caller (``--root``), a child of a
 harness, a command below a shell that lives on between commands, and marks in the
-environment. A process is looked at when it became another program, never again.
+environment. A process is looked at when it became another program, never again. One
+that is gone by then is what the kernel told of its beginning.
 """
 
 from collections.abc import Callable, Iterable
@@ -10,7 +11,16 @@ from pathlib import Path
 from typing import Final
 
 from receipt_trace.agents import MARK, AgentKind, Facts, Registry, Tool
-from receipt_trace.observation import Exec, Exit, FileKind, Fork, Lifecycle, ProcessId, Resync
+from receipt_trace.observation import (
+    Beginning,
+    Exec,
+    Exit,
+    FileKind,
+    Fork,
+    Lifecycle,
+    ProcessId,
+    Resync,
+)
 from receipt_trace.sources import proc, scan
 from receipt_trace.trees import Agent, Tree, Trees
 
@@ -55,6 +65,7 @@ class Discovery:
         self._execs: dict[int, int] = {}
         self._forked: dict[int, AgentKind] = {}
         self._stdins: dict[int, str] = {}
+        self._began: dict[int, Beginning] = {}
 
     @property
     def agents(self) -> int:
@@ -102,7 +113,8 @@ class Discovery:
             match event:
                 case Fork(parent, child, identity):
                     self._born(parent, child, identity)
-                case Exec(pid):
+                case Exec(pid, began):
+                    self._begin(pid, began)
                     self._told.pop(pid, None)
                     self._forked.pop(pid, None)
                     if pid in self._execs:
@@ -114,6 +126,7 @@ class Discovery:
                     elif self.trees.of(pid) is not None:
                         self._told[pid] = status  # it may just be going, and this is not told again
                 case Resync():
+                    self._began.clear()
                     lost = True
         return lost
 
@@ -134,15 +147,31 @@ class Discovery:
         if self._was_somebody_else(child, identity):
             self.gone(child, None)
         self._execs[child] = 0
+        self._stdins.pop(child, None)
+        self._began.pop(child, None)
+        if told is not None and (parent in self.shells or parent in self._named):
+            self._began[child] = Beginning(told, parent)
         same = self.harnesses[parent][1] if parent in self.harnesses else self._forked.get(parent)
         if same is not None:  # it is the agent still: tmux forks twice to be a server
             self._forked[child] = same
         if self.trees.of(parent) is not None:
             self.trees.fork(parent, child, identity)
         elif parent in self.shells:
-            self._command(self.shells[parent], child)
+            self._command(self.shells[parent], child, identity)
         elif parent in self._named:
             self._try(child, None, self._named[parent])
+
+    def _begin(self, pid: int, began: Beginning | None) -> None:
+        """A process has become a program. Its tree is named after the first one it was."""
+        self._began.pop(pid, None)
+        if began is None:
+            return
+        self._began[pid] = began
+        tree = self.trees.of(pid)
+        if tree is None or tree.root != began.identity:
+            return
+        if tree.began is None or not tree.began.argv:
+            tree.began = began
 
     def _was_somebody_else(self, pid: int, now: ProcessId | None) -> bool:
         """Whether the number of a new process was that of one we still know, unless it is the same
@@ -154,7 +183,9 @@ class Discovery:
         known += [self.shells[pid].id] if pid in self.shells else []
         return any(identity is None or identity != now for identity in known)
 
-    def _command(self, shell: "_Shell", child: int, *, found: bool = False) -> None:
+    def _command(
+        self, shell: "_Shell", child: int, identity: ProcessId | None, *, found: bool = False
+    ) -> None:
         """A shell that lives on has started something: another tool call, or the next member
         of a pipeline. What was ``found`` below it when it became known is told apart by its
         process groups, which are its jobs.
@@ -163,8 +194,8 @@ class Discovery:
         tree = shell.latest
         same = group == shell.group if found else now - shell.forked < _BURST_NS
         shell.forked, shell.group = now, group
-        if same and tree is not None and tree.members:
-            self.trees.join(tree, child, self._identity(child))
+        if same and tree is not None and tree.members.keys() - self._told.keys():
+            self.trees.join(tree, child, identity)
         else:
             shell.latest = self._try(child, None, shell.agent, recognised=True, person=shell.person)
 
@@ -176,6 +207,7 @@ class Discovery:
         self._execs.pop(pid, None)
         self._forked.pop(pid, None)
         self._stdins.pop(pid, None)
+        self._began.pop(pid, None)
         told = self._told.pop(pid, None)
         self.trees.exit(pid, told if status is None else status)
 
@@ -222,10 +254,7 @@ class Discovery:
 
     def _starts_calls(self, pid: int) -> bool:
         """Whether the parent of a process is an agent that was named."""
-        try:
-            above = proc.stat(self._root, pid).ppid
-        except (OSError, ValueError):
-            return False
+        above = self._parent(pid)
         return above in self.harnesses or above in self._forked
 
     def _look_for_tool(self, facts: Facts, inside: Tree | None) -> bool:
@@ -262,7 +291,7 @@ class Discovery:
         self.shells[pid] = _Shell(identity, agent, tool.person)
         for child in self._children(pid):
             self.trees.leave(child)
-            self._command(self.shells[pid], child, found=True)
+            self._command(self.shells[pid], child, self._identity(child), found=True)
 
     def sweep(self, known: Iterable[int] = ()) -> None:
         """Look at every process there is and every tree we keep: at the start, and after a loss."""
@@ -316,10 +345,10 @@ class Discovery:
     def _agent_above(self, pid: int) -> Agent | None:
         """The nearest harness among the ancestors."""
         for _ in range(_ANCESTORS):
-            try:
-                pid = proc.stat(self._root, pid).ppid
-            except (OSError, ValueError):
+            above = self._parent(pid)
+            if above is None:
                 return None
+            pid = above
             if pid in self._named:
                 return self._named[pid]
             if pid in self.harnesses:
@@ -349,12 +378,19 @@ class Discovery:
             return None  # it came and went
 
     def _start(self, pid: int, label: str | None, agent: Agent | None, **known: bool) -> Tree:
-        stat = proc.stat(self._root, pid)
+        began = self._began.get(pid)
+        try:
+            stat = proc.stat(self._root, pid)
+            identity, parent = ProcessId(pid, stat.start), stat.ppid
+        except FileNotFoundError:
+            if began is None:
+                raise
+            identity, parent = began.identity, began.parent
         there = self.trees.of(pid)
         if there is not None and there.root.pid == pid:
             return there
         self.trees.leave(pid)
-        tree = Tree(ProcessId(pid, stat.start), stat.ppid, label, agent, **known)  # type: ignore[arg-type]
+        tree = Tree(identity, parent, label, agent, began=began, **known)  # type: ignore[arg-type]
         self.trees.add(tree)
         self._started(tree)
         queue = [pid]
@@ -373,6 +409,13 @@ class Discovery:
 
     def _children(self, pid: int) -> list[int]:
         return [child for parent, child in scan.below(self._root, [pid], ()) if parent == pid]
+
+    def _parent(self, pid: int) -> int | None:
+        try:
+            return proc.stat(self._root, pid).ppid
+        except (OSError, ValueError):
+            began = self._began.get(pid)
+            return began.parent if began is not None else None
 
     def _group(self, pid: int) -> int:
         try:
@@ -393,7 +436,14 @@ class Discovery:
             return {}
 
     def _facts(self, pid: int) -> Facts | None:
-        """What may be seen of a process; ``None`` when it is gone."""
+        """What is known of a process; ``None`` when it is gone and nothing was told of it.
+
+        What the kernel told is of one moment, and what is read of somebody who may go or become another
+        program meanwhile is not: only what was cut short is read.
+        """
+        began = self._began.get(pid)
+        if began is not None and began.argv:
+            return self._facts_told(began)
         try:
             stat = proc.stat(self._root, pid)
             argv = tuple(proc.arguments(self._root, pid))
@@ -409,6 +459,20 @@ class Discovery:
             leads_session=stat.session == pid,
             stdin=stdin,
             first_stdin=self._stdins.setdefault(pid, stdin),
+            execs=max(self._execs.get(pid, 0), self._counted(pid)),
+        )
+
+    def _facts_told(self, began: Beginning) -> Facts:
+        pid = began.identity.pid
+        return Facts(
+            pid=pid,
+            ppid=began.parent,
+            argv=began.argv,
+            exe=proc.link(self._root, pid, "exe"),
+            environment={**self._environment(pid), **began.environment},
+            leads_session=began.leads_session,
+            stdin=began.stdin,
+            first_stdin=self._stdins.setdefault(pid, began.stdin),
             execs=max(self._execs.get(pid, 0), self._counted(pid)),
         )
 

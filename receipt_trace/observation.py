@@ -257,10 +257,32 @@ class Fork:
 
 
 @dataclass(frozen=True, slots=True)
+class Beginning:
+    """How a process began, as the kernel told: all there is of one that was gone before anybody looked.
+
+    Before it has become a program, only ``identity`` and ``parent`` are known. ``stdin`` is one of
+    null, pipe, socket, tty, file, or empty. ``argv`` and ``environment`` may be cut short.
+    """
+
+    identity: ProcessId
+    parent: int
+    comm: str = ""
+    argv: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    stdin: str = ""
+    leads_session: bool = False
+    uid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Exec:
-    """A process became another program: only now do its name and environment mean anything."""
+    """A process became another program: only now do its name and environment mean anything.
+
+    ``began`` is told of the root of a tree.
+    """
 
     pid: int
+    began: Beginning | None = None
 
 
 @dataclass(frozen=True, slots=True)

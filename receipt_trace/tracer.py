@@ -176,7 +176,7 @@ class Tracer:
         # Trees at rest are looked at all at the same moments, so that they share one look.
         period = self.source.period
         following = now + (SAMPLE_PERIOD_NS if case.rule.restless else period - now % period)
-        if due is None and not self.source.moved(tree, now):
+        if due is None and not case.unanswered and not self.source.moved(tree, now):
             return following
         sample = self.source.sample(
             tree,

@@ -8,7 +8,7 @@ nor a double fork gets anybody out of it. Pure: lifecycle events go in.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from receipt_trace.observation import Ending, ProcessId
+from receipt_trace.observation import Beginning, Ending, ProcessId
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,8 @@ class Tree:
     person sees its terminal and may type there, too. ``ended_input``: what its agent gives it to read is at its end from the
     start, so that whoever waits there is no tool call. ``givers`` are processes that may hold
     the other end of its input besides those above it. ``inputs`` are the keys of inputs that are
-    known to be its own, whatever its root has made of its descriptor 0 meanwhile.
+    known to be its own, whatever its root has made of its descriptor 0 meanwhile. ``began``: how its
+    root began, where the kernel told. ``joined`` are those whom nobody in it has started.
     """
 
     root: ProcessId
@@ -45,6 +46,8 @@ class Tree:
     ended_input: bool = False
     givers: tuple[int, ...] = ()
     inputs: frozenset[str] = frozenset()
+    began: Beginning | None = None
+    joined: set[int] = field(default_factory=set)
     born: int = 1
 
     def __post_init__(self) -> None:
@@ -108,6 +111,7 @@ class Trees:
         """A process belongs to a tree though nobody in that is its parent."""
         self.leave(pid)
         tree.members[pid] = identity
+        tree.joined.add(pid)
         tree.born += 1
         self._of[pid] = tree
 

@@ -228,6 +228,7 @@ class Watch:
         self._log.debug("tree_started", root_pid=tree.root.pid, agent=agent, label=tree.label)
 
     def _found(self, agent: Agent) -> None:
+        self._source.nurse(self.discovery.nurses())  # at once: its first call may be a short one
         self._log.info("agent_found", agent=agent.name, pid=agent.pid)
 
     def _context(self, tree: Tree, waiter: Waiter) -> Context:

@@ -41,6 +41,7 @@ FIELDS: Final = (
     _need("task_start", "task_struct.start_boottime", "task_struct.real_start_time"),  # 5.5
     _need("task_signal", "task_struct.signal"),
     _need("task_sighand", "task_struct.sighand"),
+    _need("task_memory", "task_struct.mm"),
     _need("task_files", "task_struct.files"),
     _need("task_cred", "task_struct.cred"),
     _need("task_voluntary", "task_struct.nvcsw"),
@@ -76,6 +77,11 @@ FIELDS: Final = (
     _need("sighand_action", "sighand_struct.action"),
     _need("action_handler", "k_sigaction.sa.sa_handler"),
     _need("cred_uid", "cred.uid"),
+    # include/linux/mm_types.h
+    _need("memory_arguments", "mm_struct.arg_start"),
+    _need("memory_arguments_end", "mm_struct.arg_end"),
+    _need("memory_environment", "mm_struct.env_start"),
+    _need("memory_environment_end", "mm_struct.env_end"),
     # include/linux/fdtable.h, fs.h
     _need("files_table", "files_struct.fdt"),
     _need("table_max", "fdtable.max_fds"),

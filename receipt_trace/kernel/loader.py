@@ -30,6 +30,7 @@ from receipt_trace.kernel.records import (
     MemberRecord,
     NowRecord,
     ProcessRecord,
+    ProgramRecord,
     Record,
     TextRecord,
     ThreadRecord,
@@ -71,6 +72,7 @@ _BY_KIND: Final[dict[int, type[Record]]] = {
     Kind.FILE: FileRecord, Kind.WAITER: WaiterRecord, Kind.MEMBER: MemberRecord,
     Kind.TEXT: TextRecord, Kind.FORK: EventRecord, Kind.EXEC: EventRecord,
     Kind.EXIT: EventRecord, Kind.CALL: EventRecord, Kind.EOF: EofRecord,
+    Kind.PROGRAM: ProgramRecord,
 }  # fmt: skip
 
 

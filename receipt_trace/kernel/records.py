@@ -20,6 +20,7 @@ class Kind(IntEnum):
     CALL = 10
     EOF = 11
     NOW = 12
+    PROGRAM = 13
 
 
 class ThreadFlag(IntFlag):
@@ -173,6 +174,26 @@ class EventRecord(NamedTuple):
     start: int
 
 
+class ProgramRecord(NamedTuple):
+    """``struct program_record``."""
+
+    kind: int
+    size: int
+    tgid: int
+    parent: int
+    session: int
+    uid: int
+    type: int
+    device: int
+    argument_bytes: int
+    environment_bytes: int
+    unused: int
+    start: int
+    comm: bytes
+    arguments: bytes
+    environment: bytes
+
+
 class EofRecord(NamedTuple):
     """``struct eof_record``; 1 and 2 are the output and the error output."""
 
@@ -211,6 +232,7 @@ Record = (
     | TextRecord
     | EventRecord
     | EofRecord
+    | ProgramRecord
 )
 
 LAYOUTS: Final[dict[type[Record], struct.Struct]] = {
@@ -223,8 +245,9 @@ LAYOUTS: Final[dict[type[Record], struct.Struct]] = {
     TextRecord: struct.Struct("=HHIiIQQHHI4096s"),
     EventRecord: struct.Struct("=HHIIiQ"),
     EofRecord: struct.Struct("=HHIiIIIQQQQI4xQI4xQQIIIIII16s"),
+    ProgramRecord: struct.Struct("=HHIIiIIIIIIQ16s1024s3072s"),
 }
 
-SAID_BYTES: Final = 1024
-SAID: Final = struct.Struct("=QQII1536s")
+SAID_BYTES: Final = 4096
+SAID: Final = struct.Struct("=QQII4608s")
 """``struct said``, a value in a map and not a record."""

@@ -151,7 +151,7 @@ _NO_LOCK: Final = contextlib.nullcontext()
 
 
 class Watcher:
-    """``receipt-trace watch`` beside the trials, and its receipts by the root of the tree."""
+    """``receipt-trace watch`` beside the trials, and its receipts by tree and by agent."""
 
     def __init__(self, folder: Path, observing: Sequence[str]) -> None:
         self._path = folder / "watch.jsonl"
@@ -159,7 +159,7 @@ class Watcher:
         config = folder / "watch.toml"
         config.write_text(_AGENTS)
         self._read = 0
-        self._by_root: dict[int, list[dict[str, Any]]] = {}
+        self._about: dict[int, list[dict[str, Any]]] = {}
         self._lock = threading.Lock()
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -195,7 +195,7 @@ class Watcher:
             self._process.wait()
 
     def receipts(self, since: float, pids: Collection[int]) -> list[dict[str, Any]]:
-        """The receipts about a tree whose root is one of these processes, since a time."""
+        """The receipts about trees whose root or agent is one of these processes, since a time."""
         with self._lock:
             with contextlib.suppress(FileNotFoundError), self._path.open("rb") as file:
                 file.seek(self._read)
@@ -204,9 +204,12 @@ class Watcher:
                         break
                     self._read += len(line)
                     receipt = json.loads(line)
-                    self._by_root.setdefault(receipt["tree"]["root_pid"], []).append(receipt)
-            found = (receipt for pid in pids for receipt in self._by_root.get(pid, ()))
-            return [r for r in found if r["monotonic_ns"] > since * 1e9]
+                    agent = receipt["agent"]["pid"] if receipt["agent"] else None
+                    for pid in {receipt["tree"]["root_pid"], agent}:
+                        self._about.setdefault(pid, []).append(receipt)
+            found = {r["id"]: r for pid in pids for r in self._about.get(pid, ())}
+            recent = (r for r in found.values() if r["monotonic_ns"] > since * 1e9)
+            return sorted(recent, key=lambda r: int(r["monotonic_ns"]))
 
 
 def write_record(record: Record) -> str:

@@ -10,10 +10,12 @@ input is given to the command.
 import os
 import select
 import sys
+import time
 
 from receipt_trace.wiring import Wiring, adopt_orphans, spawn
 
 AGENT = "litmus"
+_THINKS_S = 0.5  # an agent is there for a while before its first call
 
 
 def main() -> int:
@@ -21,6 +23,7 @@ def main() -> int:
     adopt_orphans()
     role, wiring, command = sys.argv[1:]
     mark = {"AI_AGENT": AGENT} if role == "call" else {}
+    time.sleep(_THINKS_S)
     child = spawn(["bash", "-c", command], Wiring(wiring), env={**os.environ, **mark})
     ended = os.pidfd_open(child.pid)
     watched = {0, ended, *child.outputs}

@@ -41,6 +41,9 @@ CONTROL_S: Final = 5.0
 CLOSED_S: Final = 12.0
 """How long a command with a closed input may take, after which it is said to hang."""
 
+LAST_S: Final = 1.0
+"""How long after its end a command with a closed input is told of."""
+
 _EOF: Final = "\x04"
 _LAPSE_S: Final = 0.5
 _BEGIN_S: Final = 0.005
@@ -132,8 +135,8 @@ class Trial:
 
     @property
     def pids(self) -> list[int]:
-        """Every process that was seen below the wrapper."""
-        return list(self._known)
+        """The wrapper, and every process that was seen below it."""
+        return [self._process.pid, *self._known]
 
     # -- the course of it ------------------------------------------------------------------
 
@@ -319,6 +322,10 @@ class Trial:
         with contextlib.suppress(OSError):
             record.probe = (self._place.work / "probe").read_text(errors="replace")
         receipts = self._receipts()
+        deadline = time.monotonic() + LAST_S
+        while self._is_closed() and not receipts and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+            receipts = self._receipts()
         record.receipts = [_brief(r) for r in receipts if r["event"] == "wait"]
         for receipt in record.receipts:
             receipt["at"] = round(receipt.pop("monotonic_ns") / 1e9 - self.start, 3)
@@ -326,6 +333,11 @@ class Trial:
         record.resolved = ", ".join(
             r["resolution"]["how"] for r in receipts if r["event"] == "resolved"
         )
+
+    def _is_closed(self) -> bool:
+        """Whether its input was closed, and it did not wait: there may be a receipt at its end."""
+        watched = self._record.through == "watch" and self._record.wiring == "null"
+        return self._case.asks and watched and not self._record.waits
 
     def _kind(self) -> str:
         """The kind of input by the terminal of the innermost reader, if it has one."""

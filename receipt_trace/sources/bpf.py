@@ -51,6 +51,9 @@ _FRESH_NS: Final = 10_000_000  # as old may a snapshot be that a wait is confirm
 _SLACK_NS: Final = 4_000_000  # CPU time of a running thread is brought up to date at every tick
 _CLOCKS: Final = 64  # snapshots by which the scheduler's clock is compared with ours
 _ENDS: Final = 4096  # ends of inputs that are kept until their tree is sampled
+_ENDS_NS: Final = (
+    10 * NS
+)  # after which nobody comes for them: a harness started what is no tool call
 _STRAYS: Final = 25  # snapshots after which a marked process that is in no tree is let go
 
 _DEV_NULL: Final = 1 << 20 | 3
@@ -232,6 +235,8 @@ class Bpf(Sampler):
 
     def take_end(self, record: EofRecord) -> None:
         """Something that is tracked has read the end of an input (capture level ``text``)."""
+        while self._ends and record.time - self._ends[0].time > _ENDS_NS:
+            self._ends.popleft()
         self._ends.append(record)
 
     def ends(self, tree: Tree) -> list[InputEnd]:
@@ -246,7 +251,9 @@ class Bpf(Sampler):
         return [
             r
             for r in self._ends
-            if root in (r.root, self._roots.get(r.tgid), r.tgid) or (self._expected and not r.root)
+            if root in (r.root, self._roots.get(r.tgid), r.tgid)
+            or r.root in tree.joined  # over before it was marked as one of this tree
+            or (self._expected and not r.root)
         ]
 
     def _end(self, record: EofRecord) -> InputEnd:

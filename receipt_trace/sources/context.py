@@ -4,12 +4,21 @@ import os
 import pwd
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol
 
 from receipt_trace import terminal
 from receipt_trace.constants import OUTPUT_TAIL_BYTES
-from receipt_trace.observation import Context, Descriptor, FileKind, Program, Seen, Waiter
+from receipt_trace.observation import (
+    Beginning,
+    Context,
+    Descriptor,
+    FileKind,
+    Program,
+    Seen,
+    Waiter,
+)
 from receipt_trace.sources import proc
 from receipt_trace.sources.containers import container_name
 from receipt_trace.sources.holders import find_holders
@@ -37,16 +46,26 @@ def read_context(source: Sight, tree: Tree, waiter: Waiter, wall: int) -> Contex
     """Read the context of a wait. What may not be seen is left out; nothing is raised."""
     root = source.root
     program = read_program(root, waiter.key.pid, waiter.comm)
+    began = tree.began
     asker = tree.root.pid if _lives(root, tree) else waiter.key.pid
+    top = program
+    if asker != waiter.key.pid:
+        top = read_program(root, asker, _comm(root, asker))
+    if began is not None and began.argv and not _is_still(top, began):
+        top = replace(top, comm=began.comm, argv=began.argv)
+        if not program.argv and (asker, waiter.comm) == (tree.root.pid, began.comm):
+            program = top
     cgroup = _cgroup(root, asker)
     found = _CONTAINER.search(cgroup or "")
     container = found[1] if found else None
     uid = _owner(root, asker)
+    if uid is None and tree.began is not None:
+        uid = tree.began.uid
     holders, shared = find_holders(root, source.table, tree, waiter)
     seen = source.seen(tree, waiter)
     return Context(
         program=program,
-        root=program if asker == waiter.key.pid else read_program(root, asker, _comm(root, asker)),
+        root=top,
         uid=uid,
         user=_user(uid),
         cgroup=cgroup,
@@ -68,6 +87,13 @@ def read_context(source: Sight, tree: Tree, waiter: Waiter, wall: int) -> Contex
         wall=wall,
         busy=tree.born > 1 or len(tree.members) > 1 or waiter.key.pid != tree.root.pid,
     )
+
+
+def _is_still(program: Program, began: Beginning) -> bool:
+    """Whether a root is what it began as, of which the last may be cut short."""
+    *first, last = began.argv
+    now = program.argv[len(first) :]
+    return [*program.argv[: len(first)]] == first and bool(now) and now[0].startswith(last)
 
 
 def read_program(root: Path, pid: int, comm: str) -> Program:

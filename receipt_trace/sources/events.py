@@ -5,8 +5,19 @@ from typing import Final
 
 from receipt_trace.constants import TICK_MS
 from receipt_trace.kernel.loader import Kernel
-from receipt_trace.kernel.records import EofRecord, EventRecord, Kind
-from receipt_trace.observation import Exec, Exit, Fork, Lifecycle, ProcessId, Resync, Stir
+from receipt_trace.kernel.records import EofRecord, EventRecord, Kind, ProgramRecord
+from receipt_trace.observation import (
+    Beginning,
+    Exec,
+    Exit,
+    Fork,
+    Lifecycle,
+    ProcessId,
+    Resync,
+    Stir,
+)
+from receipt_trace.sources import proc
+from receipt_trace.sources.look import standard_input
 
 _AT_ONCE: Final = 8192  # events taken in one turn, so that sampling goes on in a storm
 _TICK_NS: Final = TICK_MS * 1_000_000
@@ -35,6 +46,8 @@ class KernelEvents:
             for record in self.kernel.parse(raw):
                 if isinstance(record, EventRecord):
                     self._take(record, events)
+                elif isinstance(record, ProgramRecord):
+                    events.append(Exec(record.tgid, _beginning(record)))
                 elif isinstance(record, EofRecord):
                     self._ended(record)
         self.kernel.take_stock()
@@ -63,3 +76,20 @@ class KernelEvents:
     def close(self) -> None:
         """Detach everything."""
         self.kernel.close()
+
+
+def _beginning(record: ProgramRecord) -> Beginning:
+    environment = record.environment[: record.environment_bytes]
+    if len(environment) == len(record.environment):  # it may begin in the midst of a variable
+        environment = environment.partition(b"\0")[2]
+    arguments = record.arguments[: record.argument_bytes]
+    return Beginning(
+        identity=ProcessId(record.tgid, record.start // _TICK_NS),
+        parent=record.parent,
+        comm=proc.text(record.comm.split(b"\0")[0]),
+        argv=tuple(proc.parse_arguments(arguments)),
+        environment=proc.parse_environment(environment),
+        stdin=standard_input(record.type, record.device),
+        leads_session=record.session == record.tgid,
+        uid=record.uid,
+    )

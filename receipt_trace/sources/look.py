@@ -28,6 +28,26 @@ _PID_MAX: Final = 1 << 22  # include/linux/threads.h: PID_MAX_LIMIT
 _POLL_READ: Final = 0x001 | 0x040  # POLLIN and POLLRDNORM
 
 
+def standard_input(mode: int, device: int) -> str:
+    """What somebody was given to read, by the mode and the device of its file, in the words of
+    :class:`receipt_trace.observation.Beginning`.
+    """
+    number = (device >> 20, device & 0xFFFFF)
+    match mode & TYPE:
+        case 0o010000:
+            return "pipe"
+        case 0o140000:
+            return "socket"
+        case 0o100000 | 0o040000:
+            return "file"
+        case 0o020000 if number in proc.READY_DEVICES:
+            return "null"
+        case 0o020000 if proc.is_terminal(*number):
+            return "tty"
+        case _:
+            return ""
+
+
 @dataclass(slots=True)
 class Look:
     """Everything about one process at one moment.

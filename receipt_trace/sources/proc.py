@@ -86,6 +86,11 @@ def terminal_key(device: int) -> str | None:
     return device_key(device >> 8 & 0xFFF, device & 0xFF | device >> 12 & 0xFFF00)
 
 
+def is_terminal(major: int, minor: int) -> bool:
+    """Whether a device is a terminal; 5 has ``/dev/tty``, ``/dev/console`` and ``/dev/ptmx``."""
+    return major in _TTY_MAJORS or (major == 5 and minor < 3)
+
+
 def device_key(major: int, minor: int) -> str:
     """The key of a terminal by the number of its device."""
     if major in _PTS_MAJORS:
@@ -128,13 +133,21 @@ def _memory(root: Path, pid: int, name: str) -> bytes:
 
 def arguments(root: Path, pid: int) -> list[str]:
     """The command line (empty for a kernel thread or a process that cleared it)."""
-    raw = _memory(root, pid, "cmdline")
+    return parse_arguments(_memory(root, pid, "cmdline"))
+
+
+def parse_arguments(raw: bytes) -> list[str]:
+    """A command line as it lies in memory: each argument ends with a zero."""
     return [text(part) for part in raw.removesuffix(b"\0").split(b"\0")] if raw else []
 
 
 def environment(root: Path, pid: int) -> dict[str, str]:
     """The environment at the last exec. Raises PermissionError for other people's processes."""
-    raw = _memory(root, pid, "environ")
+    return parse_environment(_memory(root, pid, "environ"))
+
+
+def parse_environment(raw: bytes) -> dict[str, str]:
+    """An environment as it lies in memory: what is no ``NAME=VALUE`` is left out."""
     pairs = (text(part).partition("=") for part in raw.split(b"\0") if b"=" in part)
     return {name: value for name, _, value in pairs}
 

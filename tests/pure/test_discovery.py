@@ -5,7 +5,7 @@ from builders import NS, START
 
 from receipt_trace.agents import MARK, load_registry
 from receipt_trace.discovery import Discovery
-from receipt_trace.observation import Ending, Exec, Exit, Fork, ProcessId, Resync
+from receipt_trace.observation import Beginning, Ending, Exec, Exit, Fork, ProcessId, Resync
 from receipt_trace.trees import Agent, Trees
 
 SHELL = ("bash", "-c", "make deploy")
@@ -155,6 +155,126 @@ def test_an_agent_is_found_once(world):
     world.discovery.sweep()
     assert world.found == [Agent("codex", 5)]
     assert world.roots() == []
+
+
+# -- what is gone before anybody looks ---------------------------------------------------------------
+
+
+def began(argv, env=(), *, pid=10, parent=5, start=START, **more):
+    """What the kernel told of the root of a tree."""
+    more = {"stdin": "null", "leads_session": True, "uid": 7, **more}
+    return Beginning(ProcessId(pid, start), parent, argv[0], tuple(argv), dict(env), **more)
+
+
+def test_a_call_that_is_gone_already_is_a_tree(world):
+    """By what the kernel told of its beginning; its children and its end come as always."""
+    world.spawn(1, 5, ("codex",))
+    told = began(SHELL, CODEX)
+    world.discovery.take(
+        [
+            Fork(5, 10, told.identity),
+            Exec(10, told),
+            Fork(10, 11, ProcessId(11, START + 1)),
+            Exit(11, 0),
+            Exit(10, 256),
+        ]
+    )
+    (tree,) = world.started
+    assert (tree.root, tree.parent, tree.agent) == (told.identity, 5, Agent("codex", 5, "t-1"))
+    assert tree.began is told
+    assert tree.recognised
+    assert tree.members == {}
+    assert tree.ended == {
+        told.identity: Ending(256),
+        ProcessId(11, START + 1): Ending(0),
+    }
+
+
+def test_a_zombie_is_what_the_kernel_told(world):
+    """Its own arguments and environment are gone with its memory."""
+    world.spawn(1, 5, ("codex",))
+    world.proc.add(10, 5, (), state="Z")
+    world.discovery.take([Exec(10, began(SHELL, CODEX))])
+    assert world.roots() == [10]
+
+
+def test_what_is_gone_and_has_no_shape_of_a_call_is_none(world):
+    """An agent starts other things, too."""
+    world.spawn(1, 5, ("codex",))
+    world.discovery.take([Exec(10, began(("git", "status"), leads_session=False)), Exit(10, 0)])
+    assert world.roots() == []
+
+
+def test_what_was_told_is_completed_by_who_is_there(world):
+    """Of a large environment only the last was told."""
+    world.spawn(1, 5, ("codex",))
+    world.fork(5, 10)
+    world.proc.add(10, 5, SHELL, CODEX)
+    world.discovery.take([Exec(10, began(SHELL))])
+    assert world.roots() == [10]
+
+
+def test_who_has_become_something_else_meanwhile_is_what_was_told_first(world):
+    """And is named so, though he is looked at when he is another one."""
+    world.spawn(1, 5, ("codex",))
+    world.fork(5, 10)
+    world.proc.add(10, 5, ("make", "deploy"), {})
+    first, second = began(SHELL, CODEX), began(("make", "deploy"), CODEX)
+    world.discovery.take([Exec(10, first), Exec(10, second)])
+    (tree,) = world.started
+    assert tree.began is first
+    assert tree.recognised
+
+
+def test_what_was_told_is_of_the_last_program(world):
+    """One that is told of no more, or after a loss, is looked at."""
+    world.spawn(1, 5, ("codex",))
+    world.fork(5, 10)
+    for event in (Exec(10), Resync()):
+        world.discovery.take([Exec(10, began(("git", "status"), leads_session=False))])
+        world.proc.add(10, 5, SHELL, CODEX)
+        world.discovery.take([event])
+        world.discovery.sweep()
+        assert world.roots() == [10]
+        world.exit(10, 0)
+        world.started.clear()
+        world.fork(5, 10)
+
+
+def test_the_first_input_is_what_the_kernel_saw(world):
+    """Whoever has moved it elsewhere by the time of the first look was given that all the same."""
+    world.spawn(1, 5, ("goose", "run"))
+    shell = ("bash", "-c", "exec </dev/tty; vi f")
+    world.fork(5, 10)
+    world.proc.add(10, 5, shell, {"GOOSE_TERMINAL": "1", "AGENT": "goose"}, session=10)
+    world.proc.hold(10, {0: "/dev/pts/3"})
+    told = began(shell, {"GOOSE_TERMINAL": "1", "AGENT": "goose"})
+    world.discovery.take([Exec(10, told)])
+    assert world.roots() == [10]
+
+
+def test_a_command_below_a_persistent_shell_may_be_gone_at_its_birth(world):
+    """Its identity came with that; what it became is told later."""
+    world.shell()
+    identity = ProcessId(11, START + 3)
+    told = began(("rm", "-i", "f"), pid=11, parent=10, start=START + 3)
+    world.discovery.take([Fork(10, 11, identity)])
+    (tree,) = world.started
+    assert (tree.root, tree.parent) == (identity, 10)
+    world.discovery.take([Exec(11, told), Exit(11, 0)])
+    assert tree.began is told
+    assert tree.ended == {identity: Ending(0)}
+
+
+def test_a_number_that_is_used_again_is_somebody_new(world):
+    """Though the end of the one before was never told."""
+    world.spawn(1, 5, ("codex",))
+    world.discovery.take([Exec(10, began(("git", "status"), leads_session=False))])
+    world.discovery.take([Fork(1, 10, ProcessId(10, START + 9)), Exec(10)])
+    world.discovery.take([Exec(10)])
+    assert world.roots() == []
+    with pytest.raises(FileNotFoundError):
+        world.discovery.name_root(10)
 
 
 def test_a_marked_call_of_an_agent_is_a_tree(world):

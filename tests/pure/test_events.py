@@ -6,8 +6,15 @@ from hypothesis import strategies as st
 
 from receipt_trace.errors import UnobservableError
 from receipt_trace.kernel.loader import Kernel
-from receipt_trace.kernel.records import LAYOUTS, EofRecord, EventRecord, Kind, MemberRecord
-from receipt_trace.observation import Exec, Exit, Fork, ProcessId, Resync, Stir
+from receipt_trace.kernel.records import (
+    LAYOUTS,
+    EofRecord,
+    EventRecord,
+    Kind,
+    MemberRecord,
+    ProgramRecord,
+)
+from receipt_trace.observation import Beginning, Exec, Exit, Fork, ProcessId, Resync, Stir
 from receipt_trace.sources.events import KernelEvents
 
 START_NS, START = 1_234_567_890, 123  # ticks are 10 ms
@@ -54,6 +61,61 @@ def test_fork_exec_and_exit_are_told(kernel):
         Exec(20),
         Exit(20, 0x8B),
     ]
+
+
+def program(arguments=b"", environment=b"", **more):
+    """What the root of a tree has become, as the ring has it."""
+    layout = LAYOUTS[ProgramRecord]
+    values = dict.fromkeys(ProgramRecord._fields, 0) | {
+        "kind": Kind.PROGRAM, "size": layout.size, "tgid": 20, "parent": 10, "session": 20, "uid": 1000,
+        "type": 0o020666, "device": 1 << 20 | 3, "start": START_NS, "comm": b"bash\0\0",
+        "argument_bytes": len(arguments), "environment_bytes": len(environment),
+        "arguments": arguments.ljust(1024, b"?"), "environment": environment.ljust(3072, b"?"),
+    }  # fmt: skip
+    return layout.pack(*ProgramRecord(**values | more))
+
+
+def test_what_a_root_has_become_comes_with_its_exec(kernel):
+    """All that its discovery asks for, for it may be gone by now."""
+    kernel.records = [program(b"bash\0-c\0rm -i f\0", b"A=1\0AI_AGENT=x=y\0junk\0")]
+    (told,) = KernelEvents(kernel, pytest.fail).read()
+    assert told == Exec(
+        20,
+        Beginning(
+            ProcessId(20, START), 10, "bash", ("bash", "-c", "rm -i f"),
+            {"A": "1", "AI_AGENT": "x=y"}, "null", True, 1000,
+        ),
+    )  # fmt: skip
+
+
+def test_what_did_not_fit_is_cut(kernel):
+    """Of the arguments the end is missing, of the environment its beginning, in the midst of a name."""
+    environment = b"ECRET=1\0B=2\0".rjust(3072, b"S")
+    kernel.records = [program(b"a\0".ljust(1024, b"b"), environment, session=10)]
+    (told,) = KernelEvents(kernel, pytest.fail).read()
+    assert told.began.argv == ("a", "b" * 1022)
+    assert told.began.environment == {"B": "2"}
+    assert not told.began.leads_session
+
+
+@pytest.mark.parametrize(
+    ("mode", "device", "stdin"),
+    [
+        (0o010600, 0, "pipe"),
+        (0o140777, 0, "socket"),
+        (0o100644, 0, "file"),
+        (0o020666, 1 << 20 | 3, "null"),
+        (0o020620, 136 << 20 | 5, "tty"),
+        (0o020666, 5 << 20, "tty"),
+        (0o020666, 10 << 20 | 229, ""),
+        (0, 0, ""),
+    ],
+)
+def test_what_it_was_given_to_read_has_a_word(kernel, mode, device, stdin):
+    """The same as everywhere; what is none of them, or closed, has none."""
+    kernel.records = [program(type=mode, device=device)]
+    (told,) = KernelEvents(kernel, pytest.fail).read()
+    assert told.began.stdin == stdin
 
 
 def test_a_loss_is_told_once(kernel):

@@ -60,6 +60,14 @@ def end(said=b"Proceed? ", pid=11, **more):
         (b"10 %\r20 %\rRemove 3 files? ", "Remove 3 files?"),
         ("Löschen? ".encode(), "Löschen?"),
         ("続けますか? ".encode(), "続けますか?"),
+        ("? What is your username? ‣ ".encode(), "? What is your username? ‣"),
+        # drawn: a menu below, the cursor moved back or hidden
+        (
+            "? Which template?\n❯ vue\n  react\n\n↑↓ navigate\x1b[?25l\x1b[23G".encode(),
+            "? Which template?",
+        ),
+        (b"? Enter your token\nctrl+t shows it\x1b[1A\x1b[20G", "? Enter your token"),
+        (b"- resolving? Which one?\n> npm\n  yarn\x1b[?25l", "- resolving? Which one?"),
         # a line of its own, where it is in a form in which people ask
         (b"Proceed? [y/N]\n", "Proceed? [y/N]"),
         (b"Overwrite (y/n)\n", "Overwrite (y/n)"),
@@ -79,7 +87,8 @@ def test_a_question_is_known_by_its_end(said, text):
     [
         b"", b" ", b"\n\n", b"\0", b"progress... ", b"50 %", b"done", b"done.\n", b"Reading:\n",
         b"menu>\n", b"? ", b">>> ", b"12:30:01> ", b"(1)\n", b"[ok]\n", b"Really? No.\n",
-        b"Proceed? \nno\n", b"\xff\xfe: ",
+        b"Proceed? \nno\n", b"\xff\xfe: ", b"Proceed?\nno, 50 %", b"Proceed?\nno, 50 %\x1b[K",
+        b"a\nb 50 %\x1b[?25l",
     ],
 )  # fmt: skip
 def test_what_ends_otherwise_is_none(said):
@@ -213,8 +222,8 @@ class Source:
         self.read, self.ended, self.alive = [], {}, True
 
     def moved(self, _tree, _now):
-        """There is always something."""
-        return True
+        """Only what a test says: otherwise the tree is at rest."""
+        return bool(self.read or self.ended or not self.alive)
 
     def sample(self, _tree, now, **_more):
         """Nobody waits."""

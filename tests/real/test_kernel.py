@@ -379,9 +379,12 @@ def test_exec_by_another_thread_keeps_the_mark(kernel: Kernel) -> None:
         events.read()
         go(process)
         told: list[Any] = []
-        eventually(
-            lambda: (told.extend(events.read()), Exec(process.pid) in told)[1], "exec is told"
-        )
+
+        def became() -> list[tuple[str, ...]]:
+            told.extend(events.read())
+            return [e.began.argv for e in told if isinstance(e, Exec) and e.pid == process.pid]
+
+        eventually(lambda: ("sleep", "1000") in became(), "exec is told")
         assert process.pid in kernel.marked()
         eventually(lambda: sight.picture().comm == "sleep", "it is another program")
         assert [t.tid for t in sight.picture().threads] == [process.pid]
