@@ -158,7 +158,7 @@ struct program_record {
 
 /* The last that tracked processes wrote to an output; found by the file's place. */
 #define SAID_BYTES 4096
-#define SAID_CHUNK 512
+#define SAID_CHUNK 4096
 struct said {
 	__u64 time;        /* of the last write: ns, CLOCK_MONOTONIC */
 	__u64 total;       /* bytes written */

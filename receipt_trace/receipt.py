@@ -201,6 +201,8 @@ class Clerk:
         In line mode the kernel puts it on the screen itself, up to its line end: it is on the
         output side, and no program has printed it.
         """
+        if not context.terminal_output:
+            return context
         before = self._echoed.pop(waiter.key.input, None)
         if context.canonical and context.echo and context.output_total:
             self._echoed[waiter.key.input] = context.output_total

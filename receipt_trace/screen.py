@@ -19,6 +19,9 @@ _ROWS: Final = 5  # a question is asked on fewer, and seldom on rows that it nam
 _PIPE_COLUMNS: Final = 512  # a pipe has no width; no question is wider
 _PIPE_LINES: Final = 40
 _LINES_ABOVE: Final = 12
+# A line that asks; and one that surely does, which may stand above a menu and the help for its keys.
+_ASKS: Final = re.compile(r"[?:>\])}]\s*$|^\s*\?\s")
+_SURELY: Final = re.compile(r"\?\s*$|^\s*\?\s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,9 @@ def _paragraph(rows: list[str], cursor: int) -> tuple[int, int]:
         top -= 1
     while bottom < len(rows) and rows[bottom].strip():
         bottom += 1
+    if not any(_ASKS.search(row) for row in rows[max(top, 0) : bottom]):
+        above = range(top - 1, max(-1, top - 1 - _LINES_ABOVE), -1)
+        top = next((y for y in above if _SURELY.search(rows[y])), top)
     return max(top, 0), max(bottom, 0)
 
 

@@ -249,5 +249,5 @@ LAYOUTS: Final[dict[type[Record], struct.Struct]] = {
 }
 
 SAID_BYTES: Final = 4096
-SAID: Final = struct.Struct("=QQII4608s")
+SAID: Final = struct.Struct("=QQII8192s")
 """``struct said``, a value in a map and not a record."""

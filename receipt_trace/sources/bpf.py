@@ -289,39 +289,60 @@ class Bpf(Sampler):
         return {f.fd: self.books.descriptor(f) for f in files}
 
     def seen(self, tree: Tree, waiter: Waiter) -> Seen:
-        """The modes of the terminal a waiter reads and what was last printed there; else what its
-        tree wrote into a regular file, or, with capture level ``text``, into a pipe or socket.
+        """The modes of the terminal a waiter reads, and what was last printed: what its tree wrote into
+        a regular file, or, with capture level ``text``, into a pipe or socket, or what stands on
+        the terminal. Of these that which leaves a line unfinished, as questions do: a command may have
+        its results in a file and ask elsewhere.
         """
-        seen = Seen(output=tree_output(self.root, tree, waiter))
-        if waiter.wiring == "tty":
-            for text in self.kernel.texts(waiter.key.pid):
-                if text.fd != waiter.fd:
-                    continue
-                seen = replace(
-                    seen,
-                    canonical=bool(text.modes & _ICANON),
-                    echo=bool(text.modes & _ECHO),
-                    columns=text.columns or seen.columns,
-                    lines=text.rows or seen.lines,
-                )
-                if text.has and text.head and seen.output is None:
-                    place = text.head % len(text.text)
-                    said = text.text[place:] * (text.head > place) + text.text[:place]
-                    seen = replace(
-                        seen, output=said, source="ldisc", total=text.head, terminal=True,
-                        alternate=_alternate(said),
-                    )  # fmt: skip
-        if seen.output is None and self.kernel.text:
-            seen = replace(seen, output=self._said(tree, waiter), source="syscall")
-        return seen
+        shown, printed = self._terminal(waiter) if waiter.wiring == "tty" else (Seen(), None)
+        file = tree_output(self.root, tree, waiter)
+        said = self._said(tree, waiter) if self.kernel.text else None
+        places = [
+            replace(shown, output=file) if file is not None else None,
+            replace(shown, output=said[0], total=said[1], source="syscall") if said else None,
+            printed,
+        ]
+        there = [seen for seen in places if seen is not None]
+        asks = (seen for seen in there if _asks(seen.output or b""))
+        return next(asks, None) or next((s for s in there if s.output), shown)
 
-    def _said(self, tree: Tree, waiter: Waiter) -> bytes | None:
-        """The last that was written into the pipes and sockets that are the tree's output."""
+    def _terminal(self, waiter: Waiter) -> tuple[Seen, Seen | None]:
+        """(modes and size of the terminal a waiter reads, the same with what stands there, or where
+        the waiter prints if that is another terminal).
+        """
+        texts = {text.fd: text for text in self.kernel.texts(waiter.key.pid)}
+        if waiter.fd not in texts:
+            return Seen(), None
+        read, shown = texts[waiter.fd], Seen()
+        shown = replace(
+            shown,
+            canonical=bool(read.modes & _ICANON),
+            echo=bool(read.modes & _ECHO),
+            columns=read.columns or shown.columns,
+            lines=read.rows or shown.lines,
+        )
+        there = (texts[fd] for fd in (waiter.fd, 2, 1) if fd in texts)
+        text = next((t for t in there if t.has and t.head), None)
+        if text is None:
+            return shown, None
+        place = text.head % len(text.text)
+        said = text.text[place:] * (text.head > place) + text.text[:place]
+        return shown, replace(
+            shown, output=said, source="ldisc", total=text.head, terminal=True,
+            alternate=_output(said).alternate,
+        )  # fmt: skip
+
+    def _said(self, tree: Tree, waiter: Waiter) -> tuple[bytes, int] | None:
+        """The last that was written into the pipes and sockets that are the tree's output, and how
+        many bytes were.
+        """
         _, files, _ = self.kernel.look((tree.root.pid, waiter.key.pid))
         streams = {(f.inode, f.filesystem) for f in files
                    if f.fd in (1, 2) and f.type & TYPE in (FIFO, SOCKET)}  # fmt: skip
         said = [s for s in (self.kernel.said(*stream) for stream in streams) if s is not None]
-        return b"".join(s.text for s in sorted(said)) if said else None
+        return (
+            (b"".join(s.text for s in sorted(said)), sum(s.total for s in said)) if said else None
+        )
 
     def _open(self, pid: int) -> "_View":
         return _View(self, pid)
@@ -445,11 +466,16 @@ class Bpf(Sampler):
                 self.kernel.unmark(pid)
 
 
-def _alternate(said: bytes) -> bool:
-    """Whether the alternate screen is on after all that."""
+def _output(said: bytes) -> Output:
     output = Output()
     output.feed(said)
-    return output.alternate
+    return output
+
+
+def _asks(said: bytes) -> bool:
+    """Whether it leaves a line unfinished, or a screen that is no sheet of lines."""
+    output = _output(said)
+    return output.unterminated or output.alternate
 
 
 class _View:

@@ -619,6 +619,15 @@ def test_the_modes_of_the_terminal_are_told(host, modes, want):
     assert (seen.canonical, seen.echo, seen.output) == (*want, None)
 
 
+def test_where_nothing_stands_the_terminal_it_prints_on_is_looked_at(host):
+    """A program that is given a terminal of its own to read, and asks on another one."""
+    host.kernel.printed = [
+        printed(b"wrong", fd=5), printed(b"sure? ", fd=2, modes=0), printed(b""),
+    ]  # fmt: skip
+    seen = host.source.seen(host.tree, waiter(ROOT))
+    assert (seen.output, seen.canonical, seen.echo) == (b"sure? ", True, True)
+
+
 def test_a_terminal_that_has_no_text_tells_none(host):
     """What lies there is nothing that was printed."""
     host.kernel.printed = [printed(b"Password:", has=0)]
@@ -630,6 +639,34 @@ def test_the_alternate_screen_is_known(host, said):
     """By the last that switched it."""
     host.kernel.printed = [printed(said)]
     assert host.source.seen(host.tree, waiter(ROOT)).alternate is said.endswith(b"menu")
+
+
+@pytest.mark.parametrize(
+    ("file", "piped", "shown", "want"),
+    [
+        (b"", b"", b"Password: ", "ldisc"),  # its results go into a file
+        (b"3 rows\n", b"", b"Password: ", "ldisc"),
+        (b"3 rows\n", b"sure? ", b"done\n", "syscall"),
+        (b"sure? ", b"", b"$ agent", "output"),  # the harness draws on the terminal
+        (b"sure? [y/N]\n", b"", b"", "output"),
+        (b"a\n", b"b\n", b"c\n", "output"),
+        (b"", b"b\n", b"c\n", "syscall"),
+        (b"", b"", b"\x1b[?1049hmenu\n", "ldisc"),
+        (b"", b"", b"", None),
+    ],
+)
+def test_the_question_stands_where_a_line_is_unfinished(host, tmp_path, file, piped, shown, want):
+    """Whichever of its outputs that is."""
+    (tmp_path / "out").write_bytes(file)
+    host.proc.hold(ROOT, {1: str(tmp_path / "out")})
+    (host.proc.root / str(ROOT) / "io").write_text("wchar: 5\n")
+    host.kernel.text = True
+    host.kernel.printed = [printed(shown)]
+    host.holds(file_record(2, FIFO, mode=WRITE, tgid=ROOT, inode=72))
+    host.kernel.wrote = {72: Said(1, 6, 6, ROOT, piped)} if piped else {}
+    seen = host.source.seen(host.tree, waiter(ROOT))
+    assert (seen.source if seen.output else None) == want
+    assert (seen.columns, seen.lines) == (132, 50)
 
 
 def test_what_is_typed_is_never_asked_for(host):

@@ -6,7 +6,7 @@ import pwd
 import pytest
 from builders import START, waiter
 
-from receipt_trace.observation import Holder, ProcessId
+from receipt_trace.observation import Beginning, Holder, ProcessId, Program
 from receipt_trace.sources import context as module
 from receipt_trace.sources.context import read_context
 from receipt_trace.sources.procfs import Procfs
@@ -45,6 +45,39 @@ def test_who_asks_and_in_whose_call_is_told(call):
     assert (seen.program.argv, seen.root.argv) == (("rm", "-i", "x"), ("bash", "-c", "rm -i x"))
     assert seen.holders == (Holder("codex", 5),)
     assert (seen.wall, seen.person) == (42, False)
+
+
+SHELL = ("bash", "-c", "rm -i x; exit")
+
+
+@pytest.mark.parametrize(
+    ("now", "told", "want"),
+    [
+        (None, SHELL, SHELL),  # it is gone
+        (("make",), SHELL, SHELL),  # it has become something else
+        ((*SHELL[:2], "rm -i x; exit 3"), SHELL, (*SHELL[:2], "rm -i x; exit 3")),  # cut short
+        (SHELL, SHELL, SHELL),
+        (None, (), ("rm", "-i", "x")),  # only its birth was told
+        (("make",), (), ("make",)),
+    ],
+)
+def test_the_root_is_what_it_began_as(call, now, told, want):
+    """As the kernel told, for one that is gone or another program now."""
+    call.remove(10)
+    if now is not None:
+        call.add(10, 5, now)
+    began = Beginning(ProcessId(10, START), 5, told[0] if told else "", told, uid=7)
+    seen = context(call, began=began)
+    assert seen.root.argv == want
+    assert seen.program.argv == ("rm", "-i", "x")
+
+
+def test_of_a_root_that_is_gone_all_that_was_told_is_known(call):
+    """It was itself the one that asked."""
+    call.remove(10)
+    began = Beginning(ProcessId(10, START), 5, "rm", ("rm", "-i", "x"), uid=7)
+    seen = context(call, waiter(10, comm="rm", key="null", wiring="null"), began=began)
+    assert (seen.uid, seen.root, seen.program) == (7, seen.program, Program("rm", argv=began.argv))
 
 
 def test_the_user_has_the_name_of_this_host(call, monkeypatch):

@@ -79,6 +79,22 @@ def test_only_the_lines_next_to_the_question_belong_to_it():
     assert len(text.splitlines()) == 13
 
 
+@pytest.mark.parametrize(
+    ("said", "want"),
+    [
+        ("old\n\n? Which one?\n> a\n  b\n\nup/down move", "? Which one?\n> a\n  b\n\nup/down move"),
+        ("? Enter your token\n\nctrl+t shows it", "? Enter your token\n\nctrl+t shows it"),
+        ("Which one?\n\n 1\n\n 2\n\nchoose", "Which one?\n\n 1\n\n 2\n\nchoose"),
+        ("Done. Why not?\n\nName: ", "Name:"),  # it asks by itself
+        ("Is it so?\n" + "\n" * 14 + "keys", "keys"),  # too far
+        ("no question\n\nkeys", "keys"),
+    ],
+)
+def test_the_question_above_a_menu_and_its_help_belongs_to_it(said, want):
+    """Where the lines at the cursor do not ask."""
+    assert read_prompt(said.encode(), terminal=False).text == want
+
+
 def test_a_pipe_needs_no_carriage_returns():
     """A newline begins a new line there."""
     assert on_pipe(b"1) one\n2) two\n#? ") == "1) one\n2) two\n#?"
