@@ -160,6 +160,15 @@ class Tracer:
         case = self._cases.get(tree.root)
         return (0, 0) if case is None else (case.suspected, case.blind)
 
+    def rests(self, tree: Tree, now: int) -> int | None:
+        """When a tree is looked at again in which nothing has moved; ``None``: it is to be looked at
+        now. Most trees rest most of the time, so this is all that is done for them.
+        """
+        case = self._cases[tree.root]
+        if case.rule.due is not None or case.unanswered or self.source.moved(tree, now):
+            return None
+        return self._following(case, now)
+
     def step(
         self,
         tree: Tree,
@@ -171,13 +180,11 @@ class Tracer:
         fed: frozenset[str] = frozenset(),
     ) -> int:
         """Take one sample of a tree; returns when the next one is wanted."""
+        rest = self.rests(tree, now)
+        if rest is not None:
+            return rest
         case = self._cases[tree.root]
         due = case.rule.due
-        # Trees at rest are looked at all at the same moments, so that they share one look.
-        period = self.source.period
-        following = now + (SAMPLE_PERIOD_NS if case.rule.restless else period - now % period)
-        if due is None and not case.unanswered and not self.source.moved(tree, now):
-            return following
         sample = self.source.sample(
             tree,
             now,
@@ -197,8 +204,13 @@ class Tracer:
             if receipt is not None:
                 self._deliver(receipt)
         self._questions(case, sample, wall)
-        due = case.rule.due
+        due, following = case.rule.due, self._following(case, now)
         return following if due is None or due <= now else min(following, due)
+
+    def _following(self, case: _Case, now: int) -> int:
+        """Trees at rest are looked at all at the same moments, so that they share one look."""
+        period = self.source.period
+        return now + (SAMPLE_PERIOD_NS if case.rule.restless else period - now % period)
 
     def _receipt(self, case: _Case, transition: Transition, wall: int) -> Receipt | None:
         if isinstance(transition, Resolved):

@@ -144,6 +144,10 @@ class Watch:
             if self._events is None:
                 self._scan(tree)
             try:
+                rest = self._tracer.rests(tree, now)
+                if rest is not None:
+                    self._due[tree.root] = rest
+                    continue
                 began, spent = time.monotonic_ns(), -time.thread_time_ns()
                 due = self._tracer.step(tree, began)
                 spent += time.thread_time_ns()

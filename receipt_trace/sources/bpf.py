@@ -45,7 +45,7 @@ from receipt_trace.sources.sampler import Sampler, Watched, is_output, younger
 from receipt_trace.trees import Tree
 
 _TICK_NS: Final = TICK_MS * 1_000_000
-_PERIOD_NS: Final = 2 * NS // 10  # when a tree went still is known exactly, however late it is seen
+_PERIOD_NS: Final = NS // 4  # when a tree went still is known exactly, however late it is seen
 _TOGETHER_NS: Final = 40_000_000  # trees sampled within this share a snapshot
 _FRESH_NS: Final = 10_000_000  # as old may a snapshot be that a wait is confirmed by
 _SLACK_NS: Final = 4_000_000  # CPU time of a running thread is brought up to date at every tick
@@ -96,11 +96,14 @@ class Bpf(Sampler):
 
     def moved(self, tree: Tree, now: int) -> bool:
         """Whether a sample of a tree may differ from its last one."""
-        self._bring_up(tree, now, fresh=False)
         watched = self._trees.get(tree.root)
-        if watched is None or watched.asks_helper or tree.ended or self._own_ends(tree):
+        if watched is None or watched.asks_helper or tree.ended:
             return True
-        return tree.root.pid in self._moved or tree.members.keys() != watched.views.keys()
+        if tree.members.keys() != watched.views.keys() or (self._ends and self._own_ends(tree)):
+            return True
+        if now - self._taken > _TOGETHER_NS:  # all its members are marked, for they are in view
+            self._snapshot(now)
+        return tree.root.pid in self._moved
 
     def health(self) -> SourceHealth:
         """What the kernel had to drop, and how long our programs ran there, as of the last turn."""
