@@ -28,7 +28,7 @@ static int storm(double seconds)
 	char byte;
 
 	for (; now() < end; forks++) {
-		pid_t child = fork();
+		pid_t child = vfork(); /* a process as any other, without the cost of a copy */
 
 		if (!child)
 			_exit(0);
