@@ -40,12 +40,14 @@ from receipt_trace.kernel.records import (
     FileRecord,
     Kind,
     MemberRecord,
+    ProgramRecord,
     Record,
     ThreadFlag,
     ThreadRecord,
 )
 
 T = TypeVar("T")
+R = TypeVar("R", EofRecord, ProgramRecord)
 
 _BOUND_S: Final = 30.0  # an emulated processor is slow, and the machine below it busy
 _CHECK_S: Final = 600
@@ -264,11 +266,15 @@ class Seen:
 
     def end(self, pid: int) -> EofRecord | None:
         """The first end of an input of a process."""
+        return self._first(EofRecord, pid)
+
+    def program(self, pid: int) -> ProgramRecord | None:
+        """What the root of a tree first became."""
+        return self._first(ProgramRecord, pid)
+
+    def _first(self, kind: type[R], pid: int) -> R | None:
         self._found += events(self._kernel)
-        for record in self._found:
-            if isinstance(record, EofRecord) and record.tgid == pid:
-                return record
-        return None
+        return next((r for r in self._found if isinstance(r, kind) and r.tgid == pid), None)
 
 
 def equal(seen: object, expected: object, what: str) -> None:
@@ -538,12 +544,17 @@ def thread_exec(kernel: Kernel) -> str:
 
     def body() -> None:
         time.sleep(0.1)
-        worker = threading.Thread(target=os.execv, args=("/bin/sleep", ["sleep", "600"]))
+        argv = ["sleep", "600"]
+        worker = threading.Thread(target=os.execve, args=("/bin/sleep", argv, {"LAST": "1"}))
         worker.start()
         worker.join()
 
     with Child(kernel, body) as child:
-        eventually(lambda: seen.event(Kind.EXEC, child.pid), "the exec is told")
+        told = eventually(lambda: seen.program(child.pid), "the exec is told")
+        arguments = told.arguments[: told.argument_bytes]
+        equal((told.parent, arguments), (os.getpid(), b"sleep\x00600\x00"), "the root")
+        environment = told.environment[: told.environment_bytes]
+        equal(environment, b"LAST=1\x00", "its environment")
         equal(kernel.marked(), [child.pid], "marks")
         equal(seen.event(Kind.EXIT, child.pid), None, "an exit")
         equal([t.tid for t in threads(kernel, child.pid)], [child.pid], "its threads")
