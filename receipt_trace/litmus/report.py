@@ -15,7 +15,7 @@ How good is detection, on commands nobody tuned it for? The catalogue
 (`receipt_trace/litmus/*.toml`) has commands that ask for input and controls that do not. Each
 runs under a closed input (`null`), an open pipe that nobody writes to (`pipe`) and a terminal at
 which nobody types (`tty`); through `receipt-trace run`, and under `receipt-trace watch` below a
-stand-in agent.
+stand-in agent that is there for half a second before its call.
 
 - **Who really waits** is said by an oracle that shares no code with the product: it reads which
   call each thread is blocked in and on what. Then an answer is written to the command's input; a
@@ -148,7 +148,8 @@ def _closed(found: Mapping[str, Mapping[str, int]]) -> str:
     return (
         "## Closed input\n\nCommands that ask, with `/dev/null` for input, and that did not wait. A false "
         "success: exit status 0, and the asked-for action has not happened (where that can be checked). "
-        "Flagged: reported as an unanswered question.\n\n"
+        "Flagged: reported as an unanswered question (BPF with `--capture text` does); what prints "
+        "no question, or asks a terminal that is not there, is none.\n\n"
         + _table(["", "trials", "hang or spin", "checked", "false successes", "flagged"], rows)
     )
 
