@@ -63,6 +63,11 @@ def figures(results: Sequence[Result], timing: Sequence[Result] = ()) -> dict[st
         ],
         "false": _list(ran, FALSE),
         "wrong": _wrong(ran),
+        "unflagged": [
+            {**_name(x), "why": x[0]["tail"][-80:]}
+            for x in ran
+            if x[2].false_success and not x[2].flagged and x[0]["through"] == "watch"
+        ],
         "did_not_wait": _list(ran, DID_NOT_WAIT),
         "not_shown": _list(ran, NOT_SHOWN),
         "unproved": [

@@ -53,6 +53,11 @@ def markdown(found: Mapping[str, Any], picture: str = "") -> str:
         _listing("False reports", found["false"], "Every receipt where nobody waited."),
         _wrong(found["wrong"]),
         _listing(
+            "False successes that were not flagged",
+            found["unflagged"],
+            "Under `watch`, with the last that was printed.",
+        ),
+        _listing(
             "Did not wait",
             found["did_not_wait"],
             "The catalogue expects a wait, and this machine gave none; not in the rates.",

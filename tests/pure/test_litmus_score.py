@@ -184,6 +184,16 @@ def test_the_figures_are_of_what_ran():
     assert list(latencies(results).values()) == [[1.05]]
 
 
+@pytest.mark.parametrize(
+    ("through", "eof", "listed"), [("watch", 0, 1), ("watch", 1, 0), ("run", 0, 0)]
+)
+def test_a_false_success_that_could_be_flagged_and_was_not_is_listed(through, eof, listed):
+    """With the last that it printed: ``run`` sees no ends of inputs."""
+    closed = trial(ASK, "null", waits=False, receipts=[], status=0, done=False, ended=0.1)
+    found = figures(judged([{**closed, "through": through, "eof": eof}], [ASK]))
+    assert len(found["unflagged"]) == listed
+
+
 def test_the_page_shows_nothing_unescaped():
     """Output of programs ends up in it."""
     evil = "\x1b[31m|`\n# heading"
