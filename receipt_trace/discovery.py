@@ -382,7 +382,7 @@ class Discovery:
         try:
             stat = proc.stat(self._root, pid)
             identity, parent = ProcessId(pid, stat.start), stat.ppid
-        except FileNotFoundError:
+        except (OSError, ValueError):
             if began is None:
                 raise
             identity, parent = began.identity, began.parent

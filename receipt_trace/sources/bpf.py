@@ -51,9 +51,7 @@ _FRESH_NS: Final = 10_000_000  # as old may a snapshot be that a wait is confirm
 _SLACK_NS: Final = 4_000_000  # CPU time of a running thread is brought up to date at every tick
 _CLOCKS: Final = 64  # snapshots by which the scheduler's clock is compared with ours
 _ENDS: Final = 4096  # ends of inputs that are kept until their tree is sampled
-_ENDS_NS: Final = (
-    10 * NS
-)  # after which nobody comes for them: a harness started what is no tool call
+_ENDS_NS: Final = 10 * NS  # after which nobody comes for them: they were of no tool call
 _STRAYS: Final = 25  # snapshots after which a marked process that is in no tree is let go
 
 _DEV_NULL: Final = 1 << 20 | 3
@@ -343,9 +341,8 @@ class Bpf(Sampler):
         streams = {(f.inode, f.filesystem) for f in files
                    if f.fd in (1, 2) and f.type & TYPE in (FIFO, SOCKET)}  # fmt: skip
         said = [s for s in (self.kernel.said(*stream) for stream in streams) if s is not None]
-        return (
-            (b"".join(s.text for s in sorted(said)), sum(s.total for s in said)) if said else None
-        )
+        text = b"".join(s.text for s in sorted(said))
+        return (text, sum(s.total for s in said)) if said else None
 
     def _open(self, pid: int) -> "_View":
         return _View(self, pid)
