@@ -55,6 +55,8 @@ def _judge_control(record: Mapping[str, Any], case: Case) -> Verdict:
     if record["receipts"]:
         receipt = record["receipts"][0]
         return Verdict(FALSE, f"{receipt['program']} {receipt['syscall']}({_set(receipt)})")
+    if record.get("eof"):
+        return Verdict(FALSE, "an unanswered question")
     if case.shown and case.shown not in record["tail"]:
         return Verdict(NOT_SHOWN, f"it did not print {case.shown!r}: {record['tail'][-120:]!r}")
     if record["status"] != case.status:

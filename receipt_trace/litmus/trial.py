@@ -42,7 +42,7 @@ CLOSED_S: Final = 12.0
 """How long a command with a closed input may take, after which it is said to hang."""
 
 LAST_S: Final = 1.0
-"""How long after its end a command with a closed input is told of."""
+"""How long after its end a command may be told of that asked nobody."""
 
 _EOF: Final = "\x04"
 _LAPSE_S: Final = 0.5
@@ -323,7 +323,7 @@ class Trial:
             record.probe = (self._place.work / "probe").read_text(errors="replace")
         receipts = self._receipts()
         deadline = time.monotonic() + LAST_S
-        while self._is_closed() and not receipts and time.monotonic() < deadline:
+        while self._may_be_told() and not receipts and time.monotonic() < deadline:
             time.sleep(LOOK_S)
             receipts = self._receipts()
         record.receipts = [_brief(r) for r in receipts if r["event"] == "wait"]
@@ -334,10 +334,13 @@ class Trial:
             r["resolution"]["how"] for r in receipts if r["event"] == "resolved"
         )
 
-    def _is_closed(self) -> bool:
-        """Whether its input was closed, and it did not wait: there may be a receipt at its end."""
-        watched = self._record.through == "watch" and self._record.wiring == "null"
-        return self._case.asks and watched and not self._record.waits
+    def _may_be_told(self) -> bool:
+        """Whether a receipt may come at its end: of a question that met a closed input, or of a
+        control that is taken for one.
+        """
+        record = self._record
+        closed = record.wiring == "null" and not record.waits if self._case.asks else True
+        return record.through == "watch" and record.ended is not None and closed
 
     def _kind(self) -> str:
         """The kind of input by the terminal of the innermost reader, if it has one."""

@@ -101,6 +101,11 @@ def test_a_catalogue_that_the_oracle_contradicts_is_doubted():
     assert len(judge(record, ASK).doubts) == 3
 
 
+def test_a_control_that_is_told_to_have_asked_is_a_false_report():
+    """Though nobody was said to wait."""
+    assert judge(trial(CONTROL, eof=1), CONTROL).outcome == FALSE
+
+
 def test_a_closed_input_shows_false_success():
     """Status 0, and nothing was done."""
     record = trial(ASK, "null", waits=False, receipts=[], status=0, done=False, ended=0.1)
