@@ -265,8 +265,7 @@ def _fixed_point(forest: Forest, waits: list[_Wait]) -> list[_Wait]:
     stuck = waits
     while True:
         blocked = {(w.process.id.pid, w.thread.tid) for w in stuck}
-        asking = {w.process.id.pid for w in stuck if w.controlled}
-        quiet = _quiet(forest.processes, blocked, asking)
+        quiet = _quiet(forest.processes, blocked)
         kept = [w for w in stuck if _holds(w, quiet, children, blocked)]
         if len(kept) == len(stuck):
             return kept
@@ -296,24 +295,15 @@ def _works(thread: Thread, process: Process, blocked: AbstractSet[tuple[int, int
     return not idle and (process.id.pid, thread.tid) not in blocked
 
 
-def _quiet(
-    processes: Mapping[int, Process], blocked: set[tuple[int, int]], asking: AbstractSet[int]
-) -> dict[int, bool]:
-    """For each process: neither it nor anything below it can act by itself.
-
-    In one that is ``asking`` a thread that keeps its runtime's time counts as little for the helpers it
-    feeds as for the asking itself (Erlang's schedulers, and the process that starts its ports).
-    """
-
-    def is_idle(pid: int, thread: Thread) -> bool:
-        timed = thread.activity is Activity.TIMED and pid in asking
-        return timed or thread.activity is Activity.PARKED or (pid, thread.tid) in blocked
-
+def _quiet(processes: Mapping[int, Process], blocked: set[tuple[int, int]]) -> dict[int, bool]:
+    """For each process: neither it nor anything below it can act by itself."""
     quiet = dict.fromkeys(processes, True)
     for pid, process in processes.items():
         if process.state in _GONE or not quiet[pid]:
             continue
-        parked = process.descriptors is not None and all(is_idle(pid, t) for t in process.threads)
+        parked = process.descriptors is not None and all(
+            t.activity is Activity.PARKED or (pid, t.tid) in blocked for t in process.threads
+        )
         up = pid
         while not parked and quiet.get(up, False):  # until somebody is known to act already
             quiet[up] = False

@@ -341,24 +341,6 @@ def test_a_program_that_watches_its_input_while_a_thread_of_its_own_works_is_no_
         assert waiters(process(10, polls(0, 4), other, on=1, held=held)) == expected
 
 
-def test_a_helper_of_a_program_that_asks_and_keeps_time_is_no_work():
-    """It waits for that program, which waits for its input; not where that does something else, too."""
-    timed = Thread(0, Activity.TIMED)
-    for other, expected in ((timed, [(10, 0)]), (SLEEPS, [])):
-        held = [tty(), unix(5, 30, peer=31)]
-        asks = process(10, polls(0, 5), other, on=1, held=held)
-        helper = process(11, blocked_read(0), ppid=10, held=[unix(0, 31, peer=30)])
-        assert waiters(asks, helper) == expected
-
-
-def test_who_keeps_time_and_asks_nothing_may_still_feed_his_helper():
-    """Neither of the two is stuck for good."""
-    timed = Thread(0, Activity.TIMED)
-    feeds = process(11, blocked_read(5), timed, ppid=10, held=[reads(5, 8), writes(6, 9)])
-    asks = process(10, polls(0, 5), on=1, held=[tty(), reads(5, 9), writes(6, 8)])
-    assert waiters(asks, feeds) == []
-
-
 def test_its_own_doings_beside_the_terminal_do_not_matter():
     """An event loop holds an eventfd and both ends of a self-pipe."""
     held = [tty(), eventfd(4), reads(5, 9), writes(6, 9), unix(7, 40, peer=41), unix(8, 41, 40)]
