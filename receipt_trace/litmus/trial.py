@@ -245,8 +245,10 @@ class Trial:
     def _look_again(self) -> None:
         record = self._record
         if self._given is None:
+            before = self._now()
             self._given = oracle.first(self._process.pid)
-            if self._given is None:
+            if self._given is None:  # who is not there yet is not blocked
+                self._looked = before
                 self._next_look = self._now() + _BEGIN_S
                 return
             record.begun = round(self._now(), 3)
