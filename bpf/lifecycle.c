@@ -44,7 +44,8 @@ static inline __attribute__((always_inline)) __u64 own_file(__u32 fd)
 }
 
 /* What the root of a tree has become. */
-static inline __attribute__((always_inline)) void tell_program(__u64 task, __u64 input, __u64 start)
+static inline __attribute__((always_inline)) void tell_program(__u64 task, struct started *now,
+								__u64 start)
 {
 	struct program_record *record = events.ringbuf_reserve(sizeof(*record));
 	__u64 memory = GET(task, task_memory), inode, from, length;
@@ -59,10 +60,10 @@ static inline __attribute__((always_inline)) void tell_program(__u64 task, __u64
 	record->parent = GET(GET(task, task_parent), task_tgid);
 	record->session = number_of(word(INSIDE(GET(task, task_signal), signal_pids) + 8 * SESSION));
 	record->uid = GET(GET(task, task_cred), cred_uid);
-	inode = input ? GET(input, file_inode) : 0;
+	inode = now->input ? GET(now->input, file_inode) : 0;
 	record->type = inode ? GET(inode, inode_mode) : 0;
 	record->device = inode ? GET(inode, inode_device) : 0;
-	record->unused = 0;
+	record->times = now->times;
 	record->start = start;
 	bpf_get_current_comm(record->comm, sizeof(record->comm));
 	from = GET(memory, memory_arguments);
@@ -121,7 +122,7 @@ int on_exec(struct bpf_raw_tracepoint_args *ctx)
 	given.update(&event.tgid, &started);
 	root = marks.lookup(&event.tgid);
 	if (root && *root == event.tgid)
-		tell_program(task, started.input, event.start);
+		tell_program(task, &started, event.start);
 	else
 		tell(&event, RECORD_EXEC);
 	return 0;

@@ -149,7 +149,7 @@ struct program_record {
 	__u32 type;        /* of its input: i_mode; 0 none */
 	__u32 device;      /* of its input, major << 20 | minor */
 	__u32 argument_bytes, environment_bytes;
-	__u32 unused;
+	__u32 times;       /* that it became another program, with this one */
 	__u64 start;       /* ns, CLOCK_BOOTTIME */
 	char comm[16];
 	__u8 arguments[ARGUMENT_BYTES];      /* the first of them */

@@ -473,7 +473,7 @@ class Discovery:
             leads_session=began.leads_session,
             stdin=began.stdin,
             first_stdin=self._stdins.setdefault(pid, began.stdin),
-            execs=max(self._execs.get(pid, 0), self._counted(pid)),
+            execs=began.execs,
         )
 
     def _stdin(self, pid: int, tty: int) -> str:

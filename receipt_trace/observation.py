@@ -261,7 +261,8 @@ class Beginning:
     """How a process began, as the kernel told: all there is of one that was gone before anybody looked.
 
     Before it has become a program, only ``identity`` and ``parent`` are known. ``stdin`` is one of
-    null, pipe, socket, tty, file, or empty. ``argv`` and ``environment`` may be cut short.
+    null, pipe, socket, tty, file, or empty. ``argv`` and ``environment`` may be cut short. ``execs``: how
+    often it has become another program, with this one.
     """
 
     identity: ProcessId
@@ -272,6 +273,7 @@ class Beginning:
     stdin: str = ""
     leads_session: bool = False
     uid: int | None = None
+    execs: int = 0
 
 
 @dataclass(frozen=True, slots=True)

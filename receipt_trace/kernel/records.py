@@ -187,7 +187,7 @@ class ProgramRecord(NamedTuple):
     device: int
     argument_bytes: int
     environment_bytes: int
-    unused: int
+    times: int
     start: int
     comm: bytes
     arguments: bytes

