@@ -62,16 +62,8 @@ def told(
         f'tool = {{ env = {{ BRIEF = "1" }}, session = true, {shape} }}\n'
     )
     options = (
-        "--source",
-        "bpf",
-        "--capture",
-        "text",
-        "--socket",
-        "off",
-        "--config",
-        str(config),
-        "-v",
-    )
+        "--source", "bpf", "--capture", "text", "--socket", "off", "--config", str(config), "-v",
+    )  # fmt: skip
     with Watcher(directory, *options, before=PRIVATE_TRACEFS) as watcher:
         process = subprocess.Popen(
             [sys.executable, AGENT, command],
